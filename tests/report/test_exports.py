@@ -47,8 +47,6 @@ def test_doubt_about_the_probabilities_widens_it_by_as_much():
 def test_edges_of_fractions():
     found = positive_fraction([0.0, 0.0, 1.0, 1.0], [0, 0, np.nan, 0], [0, 2, 4])
     assert [column.tolist() for column in found] == [[0.0, 1.0]] * 3
-    with pytest.raises(ValueError, match="level must be between 0 and 1"):
-        positive_fraction([0.5], [0.0], [0, 1], level=1.0)
 
 
 def slides(n=12):

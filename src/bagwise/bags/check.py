@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike
 
 from bagwise.bags.container import Bags
 from bagwise.core import segments
@@ -25,14 +25,13 @@ def check_bags(
     n_features: int | None = None,
     accept_sparse: bool = False,
     allow_nd: bool = False,
-    dtype: DTypeLike = np.float64,
     estimator: str = "the model",
     finite: bool | Literal["allow-nan"] = True,
 ) -> Bags:
     """Turn what a user brought into valid `Bags`, or say what is wrong and where.
 
     Lists of 2-d arrays and 3-d arrays are accepted besides `Bags`. Integer instances become
-    ``dtype``; floating ones keep their precision. Sparse instances are densified unless
+    float64; floating ones keep their precision. Sparse instances are densified unless
     ``accept_sparse``. Instances opened lazily and torch tensors are passed through.
     ``finite=False`` leaves it to the caller to look at every number, and "allow-nan" lets missing
     values pass, but not infinity.
@@ -68,7 +67,7 @@ def check_bags(
         if bags.instances.dtype.kind == "c":
             raise ValueError("Complex data not supported: features must be real numbers.")
         try:
-            rows = bags.instances.astype(dtype)
+            rows = bags.instances.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"features must be numbers; got dtype {bags.instances.dtype} ({error})."

@@ -111,15 +111,13 @@ def load_digit_bags(
     *,
     positive: tuple[int, ...] = (9,),
     n_bags: int = 150,
-    bag_size: tuple[int, int] = (5, 12),
-    n_positive: tuple[int, int] = (1, 3),
     random_state: RandomState = 0,
     return_X_y: bool = False,
 ) -> Bunch:
     """Bags of scikit-learn's 8 x 8 digits with true instance labels and images.
 
-    No digit is used twice, so a split by bag never shares an image. A bag is positive when it
-    holds at least one of the ``positive`` digits.
+    No digit is used twice, so a split by bag never shares an image. A bag of 5 to 12 digits is
+    positive when it holds at least one of the ``positive`` ones, at most three.
 
     Parameters
     ----------
@@ -127,8 +125,6 @@ def load_digit_bags(
         Digits that make a bag positive.
     n_bags : int, default=150
         Half of them, rounded down, are positive.
-    bag_size, n_positive : (int, int), default=(5, 12), (1, 3)
-        Smallest and largest number of instances, and of positive ones in a positive bag.
     random_state : int, RandomState or None, default=0
     return_X_y : bool, default=False
         Return ``(bags, y)`` instead of a Bunch with ``bags``, ``y``, ``instance_labels``,
@@ -146,7 +142,7 @@ def load_digit_bags(
     rng = check_random_state(random_state)
     digits = load_digits()
     bunch = bags_of_digits(
-        digits.data / 16.0, digits.target, positive, n_bags, bag_size, n_positive, rng, reuse=False
+        digits.data / 16.0, digits.target, positive, n_bags, (5, 12), (1, 3), rng, reuse=False
     )
     bunch.images = bunch.bags.instances.reshape(-1, 8, 8)
     bunch.DESCR = f"Bags of 8 x 8 digits; positive when they hold one of {positive}."

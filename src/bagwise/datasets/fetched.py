@@ -193,27 +193,22 @@ def _rebuild_newsgroups(name: str) -> dict[str, Column]:
 def fetch_mnist_bags(
     *,
     n_bags: int = 7000,
-    positive: tuple[int, ...] = (2, 9),
-    bag_size: int = 10,
-    n_positive: tuple[int, int] = (1, 4),
     features: str = "raw",
     subset: str = "all",
     random_state: RandomState = 0,
     data_home: str | os.PathLike[str] | None = None,
     return_X_y: bool = False,
 ) -> Bunch:
-    """MNIST bags of the psi-VGPMIL paper (section 6.1): positive when they hold a 2 or a 9.
+    """MNIST bags of the psi-VGPMIL paper (section 6.1): ten digits, of which 1 to 4 are 2 or 9.
 
+    The other half of the bags, which are negative, holds neither.
     The paper's 7000 bags need more negative digits than MNIST has, so a pool that runs out is
     shuffled and dealt again; with up to 5000 bags no image is used twice.
 
     Parameters
     ----------
-    n_bags, bag_size : int, default=7000, 10
-        Half of the bags, rounded down, are positive.
-    positive : tuple of int, default=(2, 9)
-    n_positive : (int, int), default=(1, 4)
-        Smallest and largest number of positive digits in a positive bag.
+    n_bags : int, default=7000
+        Half of them, rounded down, are positive.
     features : {"raw", "pca"}, default="raw"
         784 pixels in [0, 1], or the first 30 principal components. The components are fitted on
         MNIST's 60,000 training images; for components fitted inside a fold use ``raw`` with
@@ -256,14 +251,13 @@ def fetch_mnist_bags(
     X, target = arrays["X"], arrays["y"].astype(np.int64)
     images, digits = X[parts[subset]], target[parts[subset]]
     rng = check_random_state(random_state)
-    size = (bag_size, bag_size)
-    bunch = bags_of_digits(images, digits, positive, n_bags, size, n_positive, rng, reuse=True)
+    bunch = bags_of_digits(images, digits, (2, 9), n_bags, (10, 10), (1, 4), rng, reuse=True)
     pixels = bunch.bags.map(lambda x: x.astype(np.float32) / 255)
     bunch.bags = pixels
     if features == "pca":
         pca = PCA(30, svd_solver="covariance_eigh").fit(X[:60_000].astype(np.float32) / 255)
         bunch.bags = pixels.map(pca.transform)
-    bunch.DESCR = f"Bags of {bag_size} MNIST digits; positive when they hold one of {positive}."
+    bunch.DESCR = "Bags of 10 MNIST digits; positive when they hold a 2 or a 9."
     return as_result(bunch, return_X_y)
 
 

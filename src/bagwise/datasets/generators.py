@@ -66,22 +66,20 @@ def make_gaussian_bags(
 def make_two_concept_bags(
     n_bags: int = 100,
     *,
-    max_size: int = 8,
     random_state: RandomState = None,
     return_X_y: bool = False,
 ) -> Any:
     """The two-dimensional set of the MIO paper (section 4.1).
 
-    Instances come from five unit Gaussians at (5, 5), (5, -5), (0, 0), (-5, 5), (-5, -5). A bag
-    is positive when instances of at least two of the first three occur, so no single instance
-    makes the label. ``instance_labels`` mark instances of those three inside positive bags.
+    A bag has 1 to 8 instances, from five unit Gaussians at (5, 5), (5, -5), (0, 0), (-5, 5) and
+    (-5, -5). It is positive when instances of at least two of the first three occur, so no single
+    instance makes the label. ``instance_labels`` mark instances of those three inside positive
+    bags.
 
     Parameters
     ----------
     n_bags : int, default=100
         Half of them, rounded down, are positive.
-    max_size : int, default=8
-        Largest number of instances in a bag, at least 2.
     random_state : int, RandomState or None, default=None
     return_X_y : bool, default=False
         Return ``(bags, y)`` instead of a Bunch.
@@ -93,15 +91,13 @@ def make_two_concept_bags(
     >>> bool(bags.sizes.max() <= 8), int(y.sum())
     (True, 10)
     """
-    if max_size < 2:
-        raise ValueError(f"max_size must be at least 2, or no bag can be positive; got {max_size}.")
     rng = check_random_state(random_state)
     centres = np.array([[5, 5], [5, -5], [0, 0], [-5, 5], [-5, -5]], dtype=np.float64)
     y = half_positive(n_bags, rng)
     components = []
     for target in y:
         while True:  # drawn anew until the label is right
-            drawn = rng.randint(5, size=rng.randint(1, max_size + 1))
+            drawn = rng.randint(5, size=rng.randint(1, 9))
             if (len(np.unique(drawn[drawn < 3])) >= 2) == target:
                 break
         components.append(drawn)
@@ -119,12 +115,11 @@ def make_neighbour_bags(
     *,
     shape: tuple[int, ...] = (12, 12),
     smooth: bool = True,
-    n_positive: tuple[int, int] = (4, 12),
     separation: float = 2.0,
     random_state: RandomState = None,
     return_X_y: bool = False,
 ) -> Any:
-    """Bags of instances on a chain or a grid; positives lie together, or scattered.
+    """Bags of instances on a chain or a grid; 4 to 12 positives lie together, or scattered.
 
     Parameters
     ----------
@@ -134,7 +129,6 @@ def make_neighbour_bags(
         Whether the positive instances of a bag are the nearest to one place; else they are drawn
         anywhere.
     n_bags, n_features : int, default=60, 5
-    n_positive : (int, int), default=(4, 12)
     separation : float, default=2.0
     random_state : int, RandomState or None, default=None
     return_X_y : bool, default=False
@@ -157,7 +151,7 @@ def make_neighbour_bags(
     grid = np.stack(axes, axis=-1).reshape(-1, len(shape))
     truth = np.zeros((n_bags, len(grid)), dtype=np.int64)
     for i in np.flatnonzero(y):
-        count = int(rng.randint(n_positive[0], n_positive[1] + 1))
+        count = int(rng.randint(4, 13))
         if smooth:
             centre = grid[rng.randint(len(grid))]
             # A little noise breaks ties between places at one distance.

@@ -22,7 +22,6 @@ def make_slides(
     n_features: int = 768,
     *,
     rate: tuple[float, float] = (0.005, 0.05),
-    dtype: str = "float16",
     to: str | Path,
     random_state: RandomState = None,
 ) -> Bunch:
@@ -41,8 +40,6 @@ def make_slides(
     n_features : int, default=768
     rate : (float, float), default=(0.005, 0.05)
         Least and largest share of tumour patches in a slide with tumour; at least three patches.
-    dtype : str, default="float16"
-        Of the features in the files.
     to : path
         Folder for ``slide_000.h5``, ..., and ``labels.csv``; made where absent.
     random_state : int, RandomState or None, default=None
@@ -79,7 +76,7 @@ def make_slides(
         z = kinds[kind] + rng.standard_normal((n, _LATENT)) + stain  # [n, latent]
         X = z @ spread + _NOISE * rng.standard_normal((n, n_features))
         with h5py.File(folder / f"slide_{i:03d}.h5", "w") as file:
-            file["features"] = X.astype(dtype)
+            file["features"] = X.astype(np.float16)
             corners = _together(kind, rng.randint(0, _SLIDE, (n, 2)))
             coords = file.create_dataset("coords", data=corners)
             coords.attrs["patch_size_level0"] = _PATCH

@@ -140,13 +140,7 @@ class Comparison:
                 rows.append((model, data, metric, values.mean(), spread, len(values)))
         return pd.DataFrame(rows, columns=["model", "data", "metric", "mean", "spread", "n_seeds"])
 
-    def table(
-        self,
-        metrics: Sequence[str] | None = None,
-        *,
-        level: Literal["bags", "instances"] = "bags",
-        averaging: Averaging = "default",
-    ) -> Any:
+    def table(self, metrics: Sequence[str] | None = None) -> Any:
         """Models beside each other: "mean ± spread" of each metric, fit time and peak memory.
 
         By default the usual four metrics, as far as they were measured.
@@ -155,7 +149,7 @@ class Comparison:
 
         usual = [name for name in USUAL_METRICS if name in self.metrics]
         shown = metrics or usual or self.metrics
-        summary: Any = self.summary(shown, level=level, averaging=averaging)
+        summary: Any = self.summary(shown)
         rows = []
         for (data, model), part in summary.groupby(["data", "model"], sort=False):
             records = self._records_of(model, data)

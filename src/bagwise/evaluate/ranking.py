@@ -37,10 +37,8 @@ class Ranking(NamedTuple):
     groups: list[tuple[int, int]]  # first and last position of models that cannot be told apart
 
 
-def rank_models(
-    models: list[str], scores: ArrayLike, *, greater_is_better: bool = True, level: float = 0.05
-) -> Ranking:
-    """Rank models by their scores on several data sets.
+def rank_models(models: list[str], scores: ArrayLike, *, greater_is_better: bool = True) -> Ranking:
+    """Rank models by their scores on several data sets; an adjusted p below 0.05 tells two apart.
 
     Parameters
     ----------
@@ -48,8 +46,6 @@ def rank_models(
     scores : array of shape (n_datasets, n_models)
         No NaN: models are compared on the data sets that all of them have.
     greater_is_better : bool, default=True
-    level : float, default=0.05
-        Pairs whose adjusted p is below it are told apart.
 
     Examples
     --------
@@ -84,7 +80,7 @@ def rank_models(
     else:
         friedman_p = stats.friedmanchisquare(*signed.T).pvalue
     # The longest runs of ranked models in which no pair is told apart.
-    alike, groups = p >= level, list[tuple[int, int]]()
+    alike, groups = p >= 0.05, list[tuple[int, int]]()
     for first in range(len(models)):
         last = first
         while last + 1 < len(models) and alike[first : last + 2, first : last + 2].all():

@@ -191,13 +191,12 @@ def cross_fitted_rates(
     goal: Goal = YOUDEN,
     *,
     groups: ArrayLike | None = None,
-    n_splits: int = 10,
     random_state: int = 0,
 ) -> Rates:
     """The threshold for a goal, and out-of-fold rates of choosing one that way.
 
-    The threshold is chosen on all scores. Its rates are counted fold by fold, each with
-    a threshold chosen on the other folds: on the scores that chose it they would be too high.
+    The threshold is chosen on all scores. Its rates are counted in ten folds, each with a threshold
+    chosen on the other folds: on the scores that chose it they would be too high.
 
     Parameters
     ----------
@@ -207,8 +206,6 @@ def cross_fitted_rates(
         As in `choose_threshold`; the default is the largest Youden index.
     groups : array, shape (n,) or None, default=None
         Patients, for example; those of one group stay in one fold.
-    n_splits : int, default=10
-        Folds; fewer where a class has fewer members.
     random_state : int, default=0
 
     Examples
@@ -225,7 +222,7 @@ def cross_fitted_rates(
     threshold = choose_threshold(truth, values, goal)
     if groups is not None:
         groups = np.unique(groups, return_inverse=True)[1]
-        n_splits = min(n_splits, int(np.max(groups)) + 1)
+    n_splits = 10 if groups is None else min(10, int(np.max(groups)) + 1)
     fold = folds(truth, n_splits, groups, random_state)
     called = np.zeros(len(truth), dtype=bool)
     for k in np.unique(fold):

@@ -76,7 +76,6 @@ def write_geojson(
     std: Floats | None = None,
     *,
     classes: Sequence[object],
-    threshold: float = 0.5,
     instance_labels: Column | None = None,
 ) -> list[Path]:
     """Write one file per bag for QuPath's *File > Import objects*.
@@ -86,12 +85,10 @@ def write_geojson(
     folder : path
     bags : Bags with the column ``coords``
     probability : array of shape (n_instances,)
-        Of the positive class.
+        Of the positive class, which a patch is given from 0.5.
     std : array of shape (n_instances,) or None, default=None
         Its standard deviation.
     classes : (negative, positive)
-    threshold : float, default=0.5
-        A patch is classified positive from this probability.
     instance_labels : array of shape (n_instances,) or None, default=None
         Known classes, None where unknown; written as annotations beside the detections.
 
@@ -118,7 +115,7 @@ def write_geojson(
             measured = {"index": row - int(start), "probability": round(float(probability[row]), 6)}
             if std is not None and np.isfinite(std[row]):
                 measured["std"] = round(float(std[row]), 6)
-            drawn = {"detection": int(probability[row] >= threshold)}
+            drawn = {"detection": int(probability[row] >= 0.5)}
             if instance_labels is not None and instance_labels[row] is not None:
                 drawn["annotation"] = texts.index(str(instance_labels[row]))
             (x, y), side = coords[row].tolist(), float(sides[row])

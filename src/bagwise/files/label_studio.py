@@ -34,8 +34,7 @@ def label_studio_config(classes: Sequence[object], pictures: bool = True) -> str
     True
     """
     choices = "".join(f'<Choice value="{escape(str(c))}"/>' for c in classes)
-    shown = "Image" if pictures else "Text"
-    source = "$image" if pictures else "$text"
+    shown, source = ("Image", "$image") if pictures else ("Text", "$text")
     return (
         f'<View><{shown} name="{_TO}" value="{source}"/>'
         f'<Choices name="{_FROM}" toName="{_TO}" choice="single">{choices}</Choices></View>'
@@ -51,7 +50,6 @@ def write_label_studio(
     *,
     classes: Sequence[object],
     images: Sequence[str] | None = None,
-    model_version: str = "bagwise",
     instance_labels: Column | None = None,
 ) -> Path:
     """Write tasks for some instances.
@@ -66,7 +64,6 @@ def write_label_studio(
     classes : (negative, positive)
     images : sequence of str or None, default=None
         Address or ``data:`` URI of each instance's picture.
-    model_version : str, default="bagwise"
     instance_labels : array of shape (n_instances,) or None, default=None
         Known classes, None where unknown; written as annotations.
 
@@ -95,7 +92,7 @@ def write_label_studio(
             data["text"] = f"{bag}, instance {index}"
         else:
             data["image"] = images[k]
-        guess = {"result": [_choice(texts[int(p >= 0.5)])], "model_version": model_version}
+        guess = {"result": [_choice(texts[int(p >= 0.5)])], "model_version": "bagwise"}
         task = {"data": data, "predictions": [{**guess, "score": round(max(p, 1 - p), 6)}]}
         if instance_labels is not None and instance_labels[row] is not None:
             task["annotations"] = [{"result": [_choice(str(instance_labels[row]))]}]

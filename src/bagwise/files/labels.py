@@ -202,10 +202,8 @@ def _as_classes(labels: Column) -> Column:
     return np.asarray([str(v) for v in labels])
 
 
-def read_instance_labels(
-    path: str | Path, bags: Bags, bag: str = "slide_id", index: str = "index", label: str = "label"
-) -> Column:
-    r"""Instance labels from a CSV with columns bag, index and label; None where not given.
+def read_instance_labels(path: str | Path, bags: Bags, bag: str = "slide_id") -> Column:
+    r"""Instance labels from a CSV with columns ``bag``, index and label; None where not given.
 
     ``index`` counts from 0 within the bag, in the order of its file.
 
@@ -220,14 +218,15 @@ def read_instance_labels(
     >>> read_instance_labels(path, bags).tolist()
     [1, None, None]
     """
-    frame = named_columns(read_frame(path), str(path), [bag, index, label])
+    frame = named_columns(read_frame(path), str(path), [bag, "index", "label"])
     position = {name: i for i, name in enumerate(bags.ids)}
     out = np.full(bags.n_instances, None, dtype=object)
-    texts = [str(v).strip() for v in frame[label]]
+    texts = [str(v).strip() for v in frame["label"]]
     known = _as_classes(np.asarray([t for t in texts if t not in _MISSING], dtype=object))
     values = iter(known.tolist())
     problems = []
-    for line, name, number, text in zip(frame.index, frame[bag], frame[index], texts, strict=True):
+    rows = zip(frame.index, frame[bag], frame["index"], texts, strict=True)
+    for line, name, number, text in rows:
         value = None if text in _MISSING else next(values)
         i = position.get(str(name).strip())
         if i is None:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, InstanceLabels, check_bags, encode_instance_labels
+from bagwise.bags import Bags, check_bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints
 from bagwise.core.gaussians import sigmoid_moments
@@ -69,8 +69,6 @@ class Learner:
         Their labels, of the model's classes, where these are the bags the model was trained on.
         Without labels the bags are new: the model's q(v) is the prior, and only the labels of
         instances are learned from. So it is with models of the papers' updates.
-    instance_labels : array of shape (n_instances,) or None, default=None
-        What is known already, as in ``fit``.
     max_iter, tol : int, float, default=20, 0.001
         Of the fit in `learn`: passes over the data, and the gain in nats per bag that ends it.
 
@@ -99,7 +97,6 @@ class Learner:
         model: Model,
         bags: Bags,
         y: ArrayLike | None = None,
-        instance_labels: InstanceLabels = None,
         *,
         max_iter: int = 20,
         tol: float = 1e-3,
@@ -110,7 +107,7 @@ class Learner:
         self.classes = np.asarray(model.classes_)
         self.bags: Bags = check_bags(bags, estimator="Learner", n_features=model.n_features_in_)
         self.y = None if y is None else self._codes(y)
-        self.known = encode_instance_labels(instance_labels, self.bags, self.classes, self.y)
+        self.known = np.full(self.bags.n_instances, -1, dtype=np.int8)
         self._members = members_of(model, self.bags)
         self._out_of_fold: Floats | None = None  # log-odds of the bags, each without it
         self.learn()

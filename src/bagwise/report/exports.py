@@ -40,23 +40,19 @@ class Fraction(NamedTuple):
     high: NDArray[np.float64]  # [B]
 
 
-def positive_fraction(
-    probability: ArrayLike, std: ArrayLike, offsets: ArrayLike, level: float = 0.9
-) -> Fraction:
+def positive_fraction(probability: ArrayLike, std: ArrayLike, offsets: ArrayLike) -> Fraction:
     """Estimated share of positive instances of each bag (in pathology: tumour purity).
 
     The mean is that of the instances' probabilities. Its variance has two parts: the labels are
     draws given the probabilities, independent of each other; and the probabilities are uncertain
     themselves, all in the same direction at worst, so that their mean is as uncertain as their
-    mean standard deviation. A beta distribution with these moments gives the interval.
+    mean standard deviation. A beta distribution with these moments gives the 90 % interval.
 
     Parameters
     ----------
     probability, std : arrays of shape (n_instances,)
         NaN in ``std`` counts as 0.
     offsets : array of shape (n_bags + 1,)
-    level : float, default=0.9
-        Probability of the interval.
 
     Examples
     --------
@@ -67,8 +63,6 @@ def positive_fraction(
     >>> share.mean.round(2).tolist(), bool(np.diff(share.high - share.low)[0] > 0)
     ([0.3, 0.3], True)
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level must be between 0 and 1; got {level}.")
     p, offsets = np.asarray(probability, dtype=np.float64), np.asarray(offsets)
     sizes = np.diff(offsets)
     mean = segments.mean(p, offsets)
@@ -81,7 +75,7 @@ def positive_fraction(
     strength = np.where(certain, 1.0, most / np.clip(variance, 1e-12, 0.999 * most + 1e-12) - 1)
     # Beta(a, b) with a + b = mean (1 - mean) / variance - 1.
     a, b = np.maximum(mean * strength, 1e-9), np.maximum((1 - mean) * strength, 1e-9)
-    low, high = (np.asarray(beta.ppf(q, a, b)) for q in ((1 - level) / 2, (1 + level) / 2))
+    low, high = (np.asarray(beta.ppf(q, a, b)) for q in (0.05, 0.95))
     low, high = np.minimum(low, mean), np.maximum(high, mean)
     return Fraction(mean, np.where(certain, mean, low), np.where(certain, mean, high))
 

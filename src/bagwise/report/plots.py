@@ -179,9 +179,8 @@ class BagImagesDisplay:
     ----------
     images : array of shape (n, height, width) or (n, height, width, 3)
     probability : array of shape (n,)
+        Those above 0.5 are coloured and, without ``truth``, framed.
     std : array of shape (n,) or None, default=None
-    threshold : float, default=0.5
-        Probabilities above it are coloured and, without ``truth``, framed.
     truth : array of shape (n,) or None, default=None
         Known labels, 1 for positive: these are framed, whatever is predicted.
     name : str or None, default=None
@@ -198,26 +197,19 @@ class BagImagesDisplay:
     images: Any
     probability: Any
     std: Any = None
-    threshold: float = 0.5
     truth: Any = None
     name: str | None = None
 
     @classmethod
     def from_estimator(
-        cls,
-        model: Model,
-        bags: Bags,
-        bag: int | str,
-        images: Column | None = None,
-        *,
-        threshold: float = 0.5,
+        cls, model: Model, bags: Bags, bag: int | str, images: Column | None = None
     ) -> BagImagesDisplay:
         """Plot a bag; ``images`` is aligned with the instances, or is a column of the bags."""
         images = bags.columns.get("images") if images is None else images
         if images is None:
             raise ValueError("pass images, one per instance, or bags with a column 'images'.")
         i, rows, p, std = _instances_of(model, bags, bag)
-        return cls(images[rows], p, std, threshold, name=str(bags.ids[i])).plot()
+        return cls(images[rows], p, std, name=str(bags.ids[i])).plot()
 
     def plot(self, *, columns: int = 6, cmap: str = "gray") -> BagImagesDisplay:
         """Draw a grid of images in a figure of its own."""
@@ -232,7 +224,7 @@ class BagImagesDisplay:
         self.axes_ = list(grid.ravel()[:n])
         for axes in grid.ravel()[n:]:
             axes.set_axis_off()
-        positive = np.asarray(self.probability) > self.threshold
+        positive = np.asarray(self.probability) > 0.5
         framed = positive if self.truth is None else np.asarray(self.truth) > 0
         for k, axes in enumerate(self.axes_):
             axes.imshow(self.images[k], cmap=cmap)

@@ -40,12 +40,10 @@ def comparison_table(comparison: Comparison, metrics: Sequence[str] | None = Non
     return table
 
 
-def print_comparison(
-    comparison: Comparison, console: Console | None = None, metrics: Sequence[str] | None = None
-) -> None:
+def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
     """Print a comparison: the table, the averaging used, and the fits' warnings."""
     console = console or Console()
-    console.print(comparison_table(comparison, metrics))
+    console.print(comparison_table(comparison))
     console.print(
         "Mean over folds, then mean ± standard deviation over seeds; ece over all bags of a "
         "seed. fit s: mean of a fit; peak MB: most that a fit added to resident memory.",
