@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bagwise.core.kernels import RBF
 from bagwise.models.drivers import Serial
 from bagwise.models.variational import inference
 from bagwise.models.variational.blocks import BagLabels, Block, Part, arranged, take_bags
@@ -66,6 +67,24 @@ def sums_of(blocks, likelihood, q, f0, options):
     work = q, f0, np.arange(len(f0)), options
     found = [inference.sums_of(Part((block,)), likelihood, *work)[1] for block in blocks]
     return type(found[0])(*(sum(x) for x in zip(*found, strict=True)))
+
+
+def test_later_inducing_points_leave_the_posterior_as_it_was():
+    rng = np.random.default_rng(0)
+    X, Z = rng.normal(size=(9, 2)), rng.normal(size=(5, 2))
+    kernel, q = RBF(1.0, 2.0), some_posteriors(rng, 2, 3)
+    moments = []
+    for some, of in ((q, Z[:3]), (q.widened(5), Z)):
+        L = np.linalg.cholesky(kernel(of, of))
+        A = np.linalg.solve(L, kernel(of, X))
+        WA = some.W @ A
+        rest = kernel.diag(X) - (A * A).sum(0)
+        moments.append((some.m @ A, (WA * WA).sum(1) + rest))
+        identity = some.P @ some.W.transpose(0, 2, 1) @ some.W
+        np.testing.assert_allclose(identity, [np.eye(len(of))] * 2, atol=1e-10)
+    for a, b in zip(*moments, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-10)
+    np.testing.assert_allclose(q.kl(), q.widened(5).kl(), atol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from bagwise import VGPMIL, Bags
+from bagwise import VGPMIL, AutoVGPMIL, Bags
 from bagwise.core.kernels import RBF, Constant
+from bagwise.datasets import make_gaussian_bags
 from bagwise.models.drivers import Serial
 from bagwise.models.execution import resolve
 from bagwise.models.labels import read_classes, read_labels
@@ -380,3 +381,62 @@ def test_bags_that_are_told_apart_are_no_cause_for_a_warning():
         warn_if_nothing_learned("VGPMIL", np.hstack([0 * z, z]), np.hstack([y, y]))
     with pytest.warns(UserWarning, match="no better than by their base rate"):
         warn_if_nothing_learned("VGPMIL", 0 * z, y)
+
+
+# Many inducing points, and fits that take long.
+
+
+def test_a_search_looks_at_some_inducing_points_and_the_fit_at_all(monkeypatch):
+    monkeypatch.setattr(engine, "_SEARCHED_POINTS", 6)
+    bags, y = make_gaussian_bags(n_bags=40, separation=4, random_state=0, return_X_y=True)
+    searched, fit_marginal = [], engine.fit_marginal
+
+    def watched(problem, trial, *args):
+        searched.append(trial.q.m.shape[1])
+        return fit_marginal(problem, trial, *args)
+
+    monkeypatch.setattr(engine, "fit_marginal", watched)
+    model = VGPMIL(n_inducing=20, random_state=0).fit(bags, y)
+    assert searched == [6]
+    assert model.posterior_mean_.shape == (20,)
+    assert np.abs(model.posterior_mean_[6:]).max() > 1e-3
+    assert model.converged_ and model.score(bags, y) > 0.9
+
+
+def slow_warnings(model, bags, y):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(bags, y)
+    return [str(w.message) for w in caught if "minutes on this CPU" in str(w.message)]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [VGPMIL(n_inducing=7), VGPMIL(n_inducing=7, inference="paper"), AutoVGPMIL(n_inducing=7)],
+    ids=["marginal", "paper", "auto"],
+)
+def test_what_will_take_minutes_is_said_once(model, monkeypatch):
+    bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    model.set_params(random_state=0, max_iter=2, tol=0.0)
+    assert slow_warnings(model, bags, y) == []
+    monkeypatch.setattr(engine, "product_rate", lambda driver: 1.0)
+    assert slow_warnings(model, bags, y) == []  # too little work to be measured
+    monkeypatch.setattr(engine, "_SLOWEST_CORE", 1.0)
+    (said,) = slow_warnings(model, bags, y)
+    assert said.startswith(type(model).__name__)
+    assert "Fewer than 7 inducing points (n_inducing), a GPU (execution='cuda')" in said
+    monkeypatch.setattr(engine, "product_rate", lambda driver: 1e12)
+    assert slow_warnings(model, bags, y) == []
+
+
+def test_the_work_of_a_gpu_is_not_announced(monkeypatch):
+    monkeypatch.setattr(engine, "_SLOWEST_CORE", 1.0)
+    monkeypatch.setattr(engine, "product_rate", lambda driver: 1.0)
+    bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
+    problem = planned(bags, y)
+    with pytest.warns(UserWarning, match="at least .* minutes on this CPU"):
+        engine.warn_if_slow("VGPMIL", problem, 10, 1)
+    monkeypatch.setattr(engine.Problem, "device", "cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine.warn_if_slow("VGPMIL", problem, 10, 1)

@@ -170,6 +170,9 @@ class AutoVGPMIL(LatentClassifier):
                 shared = Scaled(
                     engine.plan(checked, targets, scale, "kmeans", M, execution, rng, True)
                 )
+            if number == 0:
+                n = len(offered)
+                engine.warn_if_slow(type(self).__name__, shared.problem, n * engine.PASSES, n)
             name = f"{number + 1} of {len(offered)}: {candidate.name}"
             trial, fitted = self._fit_one(shared, candidate, number, name)
             trials.append(trial)

@@ -22,7 +22,7 @@ from bagwise.core.finite import all_finite
 from bagwise.core.kernels import Constant, Kernel, OfMedian, Stationary, make_kernel
 from bagwise.models.calibration.fit import correct_optimism, fit_platt, fit_share
 from bagwise.models.classes import fit_temperature
-from bagwise.models.drivers import Driver, Serial, Threads
+from bagwise.models.drivers import Driver, Serial, Threads, product_rate
 from bagwise.models.execution import Execution, device_settings
 from bagwise.models.held_out import folds
 from bagwise.models.labels import Labels
@@ -58,8 +58,15 @@ _SEARCHED_BAGS, _SEARCHED_ROWS = 128, 1 << 14
 # nothing, twice, four times and eight times as many.
 _MOST_ROWS, _MOST_NUMBERS = 1 << 17, 1 << 26
 _TIMES = (1, 2, 4, 8)
+# ... and so many inducing points, a random part of those that are more: work grows with M^2.
+_SEARCHED_POINTS = 200
 # Sharpness of the soft maxima by which instances make a bag, unless a likelihood is given.
 _TAUS = (1.0, 3.0)
+# A fit of so many seconds on a CPU is announced. A usual fit makes so many passes over the
+# instances, and so many over those that a search looks at.
+_SLOW, PASSES, _SEARCH_PASSES = 180.0, 10, 100
+# Operations per second that every core makes: what is quick with them is not measured.
+_SLOWEST_CORE = 1e9
 # Sets of more instances are projected in single precision; their sums stay double.
 _SINGLE = 1 << 12
 
@@ -122,6 +129,8 @@ def plan(
     # last digits.
     scaling = FeatureScaling(*(to_numpy(x).astype(np.float32).astype(np.float64) for x in scaling))
     Z = choose_inducing(bags, scaling, inducing, n_inducing, rng, targets.group(bags.offsets))
+    if held_out and len(Z) > _SEARCHED_POINTS:  # the search takes the first
+        Z = Z[rng.permutation(len(Z))]
     sample = sample_rows(bags.instances, scaling, rng)
     fold = folds(targets.codes, N_FOLDS) if held_out else np.zeros(len(bags), dtype=np.int64)
     return _problem(bags, targets, fold, scaling, Z, sample, execution, driver)
@@ -190,7 +199,7 @@ def searched(problem: Problem, times: int = 1) -> Search:
         bags.instances,
         rows,
         own,
-        problem.Z,
+        problem.Z[:_SEARCHED_POINTS],
         problem.scaling,
         problem.driver if isinstance(problem.driver, Threads) else Serial(),
         problem.device if many else None,
@@ -345,7 +354,8 @@ def fit_marginal(
             at._replace(posterior=process(at.posterior))
         )
 
-    start = (trial.likelihood, trial.q, trial.f0, problem.driver)
+    q = trial.q.widened(len(problem.Z))
+    start = (trial.likelihood, q, trial.f0, problem.driver)
     fits = inference.fit(parts, len(problem.bags), *start, settings, tell, state, on_state)
     held_out = None
     if tasks.n_folds:
@@ -436,6 +446,29 @@ def calibrated(
         shares.append(fit_share(held_out.mean[:, f], offsets, y == 1, counts))
     rule = labels.rule if labels.rule.binary else fit_temperature(labels.rule, odds, labels.codes)
     return Calibrated(Predictor(processes, tuple(weights), tuple(lines), tuple(shares), rule), odds)
+
+
+def warn_if_slow(name: str, problem: Problem, passes: int, searches: int) -> None:
+    """Say before a fit that takes minutes on a CPU what would shorten it.
+
+    The products of the projection, of the passes of all tasks and of the searches are most of the
+    work: the fit takes at least as long as they do.
+    """
+    bags, tasks, M = problem.bags, problem.tasks, len(problem.Z)
+    searched = bags.sizes[draw_bags(bags.sizes, tasks.y, bags.n_features)].sum()
+    per_task = passes * bags.n_instances * M**2
+    per_task += searches * _SEARCH_PASSES * searched * min(M, _SEARCHED_POINTS) ** 2
+    work = 2.0 * (bags.n_instances * M * (bags.n_features + M) + tasks.n_tasks * per_task)
+    if str(problem.device).startswith("cuda") or work < _SLOW * _SLOWEST_CORE:
+        return
+    seconds = work / product_rate(problem.driver)
+    if seconds > _SLOW:
+        warnings.warn(
+            f"{name} will take at least {seconds / 60:.0f} minutes on this CPU. Fewer than {M} "
+            "inducing points (n_inducing), a GPU (execution='cuda'), or a random part of the "
+            "instances of large bags shorten that.",
+            stacklevel=3,
+        )
 
 
 def warn_if_nothing_learned(name: str, bag: Floats, y: Ints) -> None:

@@ -52,7 +52,7 @@ from bagwise.models.variational.paper_likelihoods import (
 from bagwise.models.variational.predicting import LatentClassifier, Patience, Validation, watched
 from bagwise.models.variational.projection import Inducing
 from bagwise.models.variational.readout import Process
-from bagwise.models.variational.search import Trial
+from bagwise.models.variational.search import N_FOLDS, Trial
 from bagwise.models.variational.stochastic import StochasticFit
 
 _N_INDUCING = 100
@@ -130,6 +130,8 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         paper, name = self._paper(), type(self).__name__
         problem = self._plan(bags, targets, held_out=paper is None)
+        usual = engine.PASSES if paper is None else engine.PASSES * (1 + N_FOLDS * self.calibrate)
+        engine.warn_if_slow(name, problem, min(self.max_iter, usual), int(paper is None))
         warmup = getattr(self.learn_kernel, "warmup", 0)
         watch = self._watch(validation, patience, monitor, warmup)
         monitors = [self.callback, watch]

@@ -57,6 +57,17 @@ class Posteriors(NamedTuple):
         """Those of some tasks."""
         return Posteriors(*(x[tasks] for x in self))
 
+    def widened(self, M: int) -> Posteriors:
+        """The same q(f) with M inducing points, of which these are the first: the others add I.
+
+        Whitening is by a lower triangular factor: later points do not change the values of these.
+        """
+        T, first = self.m.shape
+        eye = np.broadcast_to(np.eye(M), (T, M, M))
+        wide = Posteriors(np.zeros((T, M)), eye.copy(), eye.copy())
+        wide.m[:, :first], wide.P[:, :first, :first], wide.W[:, :first, :first] = self
+        return wide
+
     def kl(self) -> Floats:
         """Divergence from the prior, [T]."""
         pairs = zip(self.m, self.W, strict=True)
