@@ -6,10 +6,12 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 
 from bagwise.cli import main
 from bagwise.files import read_bags, reading
+from bagwise.models import levels
 
 N_BAGS, SIZE, WIDTH = 8, 1000, 400
 COUNTER = Path("/proc/self/io")
@@ -55,19 +57,30 @@ def model(tmp_path_factory):
     return place / "m.bagwise"
 
 
-def predict(model: Path, bags: Path, out: Path) -> int:
+def predict(model: Path, bags: Path, out: Path, *options) -> int:
     """Bytes that ``bagwise predict`` reads."""
     before = bytes_read()
-    assert main(["predict", str(model), "--bags", str(bags), "--out", str(out)]) == 0
+    assert main(["predict", str(model), "--bags", str(bags), "--out", str(out), *options]) == 0
     return bytes_read() - before
 
 
 @pytest.mark.parametrize("how", [{}, {"chunks": (20, WIDTH), "compression": "gzip"}], ids=str)
-def test_predicting_reads_what_fits_memory_once_and_else_twice(how, model, tmp_path, monkeypatch):
-    size = write(tmp_path / "bags", N_BAGS, SIZE, **how)
-    assert predict(model, tmp_path / "bags", tmp_path / "first") <= 1.2 * size
+@pytest.mark.parametrize("level", ["bag", "patient"])
+def test_predicting_reads_what_fits_memory_once_and_else_twice(
+    level, how, model, tmp_path, monkeypatch
+):
+    size, options = write(tmp_path / "bags", N_BAGS, SIZE, **how), []
+    if level == "patient":  # two bags each, which are not neighbours
+        lines = ["slide_id,patient_id", *(f"b{i},p{i % 4}" for i in range(N_BAGS))]
+        (tmp_path / "patients.csv").write_text("\n".join(lines), encoding="utf-8")
+        options = ["--level", "patient", "--patients", str(tmp_path / "patients.csv")]
+        monkeypatch.setattr(levels, "_MOST_NUMBERS", 3 * SIZE * WIDTH)
+    assert predict(model, tmp_path / "bags", tmp_path / "first", *options) <= 1.2 * size
     monkeypatch.setattr(reading, "_IN_MEMORY", 0)
-    assert predict(model, tmp_path / "bags", tmp_path / "second") <= 2.1 * size
+    assert predict(model, tmp_path / "bags", tmp_path / "second", *options) <= 2.1 * size
+    tables = (tmp_path / out / "instances.parquet" for out in ("first", "second"))
+    first, second = map(pd.read_parquet, tables)
+    pd.testing.assert_frame_equal(first, second, rtol=1e-6)
 
 
 def test_rows_are_in_memory_once_and_read_once(tmp_path, monkeypatch):

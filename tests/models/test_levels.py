@@ -8,6 +8,8 @@ from bagwise import VGPMIL, AutoVGPMIL, Bags, Coupled, StatisticsClassifier, pre
 from bagwise.cli import main
 from bagwise.core import segments
 from bagwise.datasets import make_patient_bags
+from bagwise.files import read_bags
+from bagwise.models import levels
 from bagwise.report import predict_level_tables
 
 
@@ -229,3 +231,24 @@ def test_experiment(tmp_path):
     table = experiment.run(True, tmp_path).set_index(["model", "metric"])["mean"]
     assert table["patients as bags", "incoherent pairs"] == 0
     assert table["patients as bags", "patch AUC"] > 0.8
+
+
+def test_rows_on_disk_are_predicted_a_few_patients_at_a_time(
+    patients, model, tmp_path, monkeypatch
+):
+    slides = patients.bags.by_group()
+    for i, X in enumerate(slides):
+        np.save(tmp_path / f"{i:03d}.npy", X)
+    owner = [name.split("_")[1] for name in slides.ids][::-1]  # slides of a patient lie apart
+    on_disk = read_bags(tmp_path, lazy=True).merge(owner)
+    expected = predict_levels(model, on_disk.with_instances(on_disk.instances[:]))
+    monkeypatch.setattr(levels, "_MOST_NUMBERS", 30 * on_disk.n_features)
+    result = predict_levels(model, on_disk)
+    for level in ("bags", "groups", "instances"):
+        for a, b in zip(getattr(result, level), getattr(expected, level), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-8)
+    np.testing.assert_array_equal(result.owner, expected.owner)
+    assert result.group_bags.ids.tolist() == expected.group_bags.ids.tolist()
+    np.save(tmp_path / "000.npy", np.full((len(slides[0]), on_disk.n_features), np.nan))
+    with pytest.raises(ValueError, match="NaN"):
+        predict_levels(model, on_disk)

@@ -6,6 +6,7 @@ is a bag, too: the same rule that reads a patient off all its patches reads a sl
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -15,10 +16,15 @@ from bagwise.bags import Bags
 from bagwise.bags.layout import group_rows
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints
+from bagwise.models.drivers import cut
 from bagwise.models.pipeline import positive_proba, read_scores
 
 if TYPE_CHECKING:
     from bagwise.models.base import Model
+
+
+# Numbers of rows on disk that are in memory at a time, 0.3 GB.
+_MOST_NUMBERS = 1 << 26
 
 
 class Level(NamedTuple):
@@ -67,6 +73,32 @@ def predict_levels(model: Model, bags: Bags) -> Levels:
     for method in ("predict_proba", "predict_proba_instances"):
         if not hasattr(model, method):
             raise ValueError(f"predict_levels needs a model with {method}; this one has none.")
+    if not hasattr(bags.instances, "select_rows"):
+        return _predict(model, bags)
+    # Rows on disk are read once for patients and slides: what is said of one depends on no other.
+    spans = cut(bags.offsets, max(1, _MOST_NUMBERS // bags.n_features), n_chunks=1)
+    parts = []
+    for span in spans:
+        run = bags[span.first_bag : span.last_bag]
+        X, names = run.instances[:], run.feature_names
+        loaded = Bags(X, run.offsets, run.ids, columns=run.columns, feature_names=names)
+        part = _predict(model, loaded)
+        parts.append(part._replace(owner=part.owner + span.first_bag))
+
+    def joined(levels: Iterable[Level]) -> Level:
+        return Level(*(np.concatenate(values) for values in zip(*levels, strict=True)))
+
+    return Levels(
+        joined(part.bags for part in parts),
+        joined(part.groups for part in parts),
+        joined(part.instances for part in parts),
+        bags.by_group(),
+        np.concatenate([part.owner for part in parts]),
+    )
+
+
+def _predict(model: Model, bags: Bags) -> Levels:
+    """Bags, groups and instances of rows in memory."""
     inner = bags.by_group()
     owner = group_rows(np.asarray(bags.groups), bags.bag_index).owner
     scores = read_scores(model, inner)
