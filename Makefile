@@ -9,7 +9,7 @@ CONSTRAINTS := constraints/test.txt
 
 help:
 	@echo "make demo   set up .venv and run the main job on bundled data"
-	@echo "make test   set up .venv with every extra and run the tests"
+	@echo "make test   set up .venv with what the tests need and run them"
 	@echo "make lowest  the tests of files and models with the lowest versions allowed"
 	@echo "make lint   ruff, mypy strict, import contract"
 	@echo "make bench  speed and memory, as ratios"
@@ -26,7 +26,7 @@ $(BIN)/python:
 	@touch $@
 
 .venv/.dev: pyproject.toml $(CONSTRAINTS) $(BIN)/python
-	@echo "== installing bagwise with every extra into .venv"
+	@echo "== installing bagwise and what its tests need into .venv"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) "torch"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e ".[torch,dask,vision,label,docs,dev]"
 	@touch $@ .venv/.core

@@ -8,7 +8,7 @@ from experiments._clips import make_clip
 
 from bagwise.vision import start, step, tracking, voters
 from bagwise.vision.alignment import Alignment, cut, moved
-from bagwise.vision.tracker_state import Evidence, Fit, Picture, Sighting, Thresholds
+from bagwise.vision.tracker_state import Evidence, Fit, Picture, Thresholds
 
 cv2 = pytest.importorskip("cv2")
 
@@ -49,7 +49,7 @@ def view(state, scene):
 
 
 def sighted(state, shift=0.0):
-    return Sighting(state.pose._replace(centre=np.add(state.pose.centre, [shift, 0.0])), 0.9)
+    return state.pose._replace(centre=np.add(state.pose.centre, [shift, 0.0]))
 
 
 def evident(probability, early=1.0):
@@ -108,14 +108,14 @@ def test_a_clear_motion_is_followed(state, view, monkeypatch, share, clear):
         return np.add(here, [10.0, 3.0])
 
     monkeypatch.setattr(tracking, "search", search)
-    sighting = tracking.vote(state, view)
-    assert sighting.link == link
+    pose, seen = tracking.vote(state, view)
+    assert seen == link
     ((begin, radius),) = asked
     assert (radius == state.settings.search_radius) is not clear
     np.testing.assert_allclose(begin, [6.0, -4.0] if clear else [0, 0], atol=1e-9)
     part = LIMITS.share * clear
     place = part * np.array([6.0, -4.0]) + (1 - part) * np.array([10.0, 3.0])
-    np.testing.assert_allclose((sighting.pose.centre - state.pose.centre) * view.factor, place)
+    np.testing.assert_allclose((pose.centre - state.pose.centre) * view.factor, place)
 
 
 def test_the_last_picture_is_that_of_the_last_frame(state):
@@ -224,9 +224,9 @@ def test_the_chain_begins_anew_where_the_early_voters_know_the_target(
 ):
     monkeypatch.setattr(tracking, "bag_score", lambda *_: early)
     state = state._replace(chain=0.8)
-    evidence = tracking.believe(state, view, sighted(state)._replace(link=0.6), Fit(state.pose, 0))
+    evidence = tracking.believe(state, view, Fit(state.pose, 0), 0.6)
     assert evidence.chain == chain
-    smooth = tracking.believe(state, view, sighted(state)._replace(link=0.9), Fit(state.pose, 0))
+    smooth = tracking.believe(state, view, Fit(state.pose, 0), 0.9)
     assert smooth.chain == max(chain, 0.8)
 
 
@@ -265,9 +265,7 @@ def test_the_tracker_goes_back_to_where_the_target_is_believed_to_be(
     there = np.add(state.pose.centre, [30.0, 0.0])
     before = state.voters[:1]
     monkeypatch.setattr(tracking, "candidates", lambda *_: [there])
-    monkeypatch.setattr(
-        tracking, "fit_pictures", lambda state, view, sighting: Fit(sighting.pose, 0.9)
-    )
+    monkeypatch.setattr(tracking, "fit_pictures", lambda state, view, pose: Fit(pose, 0.9))
     monkeypatch.setattr(tracking, "believe", lambda *_: evident(probability))
     fit, evidence = Fit(state.pose, 0.0), evident(0.1)
     after, _, now, signs = tracking.recover(

@@ -82,12 +82,10 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     classes = list(labels.columns)
     bags, _ = _read(arguments, arguments.features, printer)
     Y, _ = label_scans(bags, labels)
-    for name, y in zip(classes, Y.T, strict=True):
-        if y.min() == y.max():
-            raise ValueError(
-                f"class {name!r} is {'in every' if y[0] else 'in no'} scan; a class needs scans "
-                "with it and scans without."
-            )
+    counts = np.minimum(Y.sum(axis=0), (1 - Y).sum(axis=0))  # of scans with or without each class
+    least = classes[int(counts.argmin())]
+    if counts.min() == 0:
+        raise ValueError(f"class {least!r} needs scans with it and scans without it.")
     model: Any = GVGPMIL(random_state=arguments.seed)
     if arguments.features == "attention":
         from bagwise.deep import AttentionFeatures
@@ -95,15 +93,19 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
         model = make_pipeline(AttentionFeatures(random_state=arguments.seed), model)
     scores = {}
     if arguments.cv is not None:
+        if not 2 <= arguments.cv <= counts.min():
+            raise ValueError(
+                f"--cv {arguments.cv} must be 2 at least, and {counts.min()} at most: of the scans "
+                f"with and without {least!r}, the fewer are {counts.min()}."
+            )
         # Coupling moves slices, not scans: their AUC is that of the model alone.
-        scores = _cross_validated(model, bags, Y, classes, arguments.cv, arguments.seed, printer)
+        scores = _cross_validated(model, bags, Y, arguments, printer, classes)
     couple = arguments.couple
-    fewest = int(min(Y.sum(axis=0).min(), (1 - Y).sum(axis=0).min()))
-    if couple == "auto" and fewest < LEAST_BAGS:
+    if couple == "auto" and counts.min() < LEAST_BAGS:
         couple = 0
         printer.warn(
             f"slices are left on their own: choosing how strongly they agree needs {LEAST_BAGS} "
-            f"scans with and without each class; the fewest are {fewest}."
+            f"scans with and without each class; the fewest are {counts.min()}."
         )
     if couple != 0:
         model = Coupled(model, strength=couple, random_state=arguments.seed)
@@ -197,30 +199,23 @@ def _cross_validated(
     model: Model,
     bags: Bags,
     Y: NDArray[np.int64],
-    classes: Sequence[str],
-    n_splits: int,
-    seed: int,
+    arguments: Namespace,
     printer: Printer,
+    classes: Sequence[str],
 ) -> dict[str, float]:
     """Held-out AUC of each class."""
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
-    scores, rows = {}, []
+    folds = StratifiedKFold(arguments.cv, shuffle=True, random_state=arguments.seed)
+    scores = {}
     for name, y in zip(classes, Y.T, strict=True):
-        fewest = int(min(y.sum(), len(y) - y.sum()))
-        if not 2 <= n_splits <= fewest:
-            raise ValueError(
-                f"--cv {n_splits} needs {n_splits} scans with and without {name!r}; the fewer "
-                f"are {fewest}."
-            )
-        folds = StratifiedKFold(n_splits, shuffle=True, random_state=seed)
         with printer.working(f"cross-validating {name}"):
             p = cross_val_predict(model, bags, y, cv=folds, method="predict_proba")[:, 1]
         scores[name] = float(roc_auc_score(y, p))
-        rows.append((name, f"{int(y.sum())} of {len(y)}", scores[name]))
-    columns = ("class", "scans with it", f"AUC, {n_splits} folds")
-    printer.table(columns, rows, words=("class",))
+    with_it = [f"{n} of {len(Y)}" for n in Y.sum(axis=0)]
+    rows = list(zip(classes, with_it, scores.values(), strict=True))
+    printer.table(("class", "scans with it", f"AUC, {arguments.cv} folds"), rows, words=("class",))
     return scores
 
 

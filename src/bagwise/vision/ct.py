@@ -7,6 +7,7 @@ Section 6.3 of the psi-VGPMIL paper: three windows of each slice are stacked and
 from __future__ import annotations
 
 import warnings
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
@@ -233,20 +234,17 @@ def find_scans(
 
 def study_names(studies: Mapping[str, list[SliceFile]], root: Path) -> dict[str, str]:
     """The outermost folder that holds a study and no other, or the study's own identifier."""
-    owners: dict[Path, set[str]] = {}
+    held: defaultdict[Path, Counter[str]] = defaultdict(Counter)  # files of each study in a folder
     for study, files in studies.items():
         for file in files:
             for folder in file.path.parents:
-                owners.setdefault(folder, set()).add(study)
+                held[folder][study] += 1
     names = {}
     for study, files in studies.items():
-        # From the innermost folder outwards; the last one that qualifies is taken.
         whole = [
             folder
-            for folder in files[0].path.parents
-            if root in folder.parents
-            and owners[folder] == {study}
-            and all(folder in file.path.parents for file in files)
+            for folder in files[0].path.parents  # from the innermost outwards
+            if root in folder.parents and held[folder] == {study: len(files)}
         ]
         names[study] = str(whole[-1].relative_to(root)) if whole else study
     return names
@@ -257,21 +255,19 @@ def choose_series(name: str, files: list[SliceFile], wanted: str | None) -> Scan
     by_series: dict[str, list[SliceFile]] = {}
     for file in files:
         by_series.setdefault(file.series, []).append(file)
-    usable = []
-    for slices in by_series.values():
-        if all(file.modality != "CT" for file in slices) or all(f.localizer for f in slices):
-            continue
-        other = next((file for file in slices if file.modality != "CT"), None)
-        if other is not None:
-            raise ValueError(
-                f"{other.path} has modality {other.modality}; only CT slices can be read."
-            )
-        usable.append(sorted(slices, key=lambda file: (file.position, file.name)))
+    usable = [
+        sorted(slices, key=lambda file: (file.position, file.name))
+        for slices in by_series.values()
+        if any(f.modality == "CT" for f in slices) and not all(f.localizer for f in slices)
+    ]
     if not usable:
         first = files[0]
         raise ValueError(
             f"{first.path} has modality {first.modality}; scan {name} has no CT series."
         )
+    other = next((f for slices in usable for f in slices if f.modality != "CT"), None)
+    if other is not None:
+        raise ValueError(f"{other.path} has modality {other.modality}; only CT slices can be read.")
     text = (wanted or "").lower()
     names = [f"{s[0].description}\n{s[0].path.parent.name}".lower() for s in usable]
     chosen = [s for s, of_series in zip(usable, names, strict=True) if text in of_series]
@@ -286,18 +282,17 @@ def choose_series(name: str, files: list[SliceFile], wanted: str | None) -> Scan
         return far, -len(slices), slices[0].description
 
     best = min(chosen, key=suits)
-    others = tuple(s[0].description for s in usable if s is not best)
-    positions = np.array([file.position for file in best])
+    positions = [file.position for file in best]
     steps = np.diff(positions)
     usual = float(np.median(steps)) if len(steps) else 0.0
     gaps = tuple(
-        f"{round(steps[i] / usual) - 1} slice(s) missing between {positions[i]:g} and "
-        f"{positions[i + 1]:g} mm"
-        for i in np.flatnonzero(steps >= _GAP * usual)
-        if usual > 0
+        f"{round(step / usual) - 1} slice(s) missing between {before:g} and {after:g} mm"
+        for step, before, after in zip(steps, positions, positions[1:], strict=False)
+        if step >= _GAP * usual > 0
     )
     if gaps:
         warnings.warn(f"scan {name}: {'; '.join(gaps)}.", stacklevel=3)
+    others = tuple(s[0].description for s in usable if s is not best)
     return ScanFiles(name, best[0].description, tuple(best), gaps, others)
 
 
@@ -306,7 +301,6 @@ def read_scans(
     *,
     size: tuple[int, int] | None = None,
     series: str | None = None,
-    windows: Windows | None = None,
 ) -> Bags:
     """Read every scan below a folder as bags of windowed slices.
 
@@ -318,8 +312,6 @@ def read_scans(
         Shrink every slice by area averaging; needed when scans differ in size.
     series : str or None, default=None
         As in `find_scans`.
-    windows : mapping or None, default=None
-        As in `ct_windows`.
 
     Returns
     -------
@@ -337,7 +329,7 @@ def read_scans(
     Bags(2 bags, 10 instances, 3 x 16 x 16 features)
     """
     scans = find_scans(root, series=series)
-    return scan_bags(scans, lambda hu: ct_windows(shrink(hu, size), windows))
+    return scan_bags(scans, lambda hu: ct_windows(shrink(hu, size)))
 
 
 def scan_bags(scans: Iterable[ScanFiles], describe: Callable[[Reals], Reals]) -> Bags:

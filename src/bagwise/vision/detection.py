@@ -266,10 +266,10 @@ def label_matrix(
         if not np.isin(labels, (0, 1)).all():
             raise ValueError("a label matrix must hold 0 and 1 only.")
         return labels.astype(np.int64), names
-    rows: list[set[str]] = []
-    for row in labels:
-        one = row is not None and isinstance(row, (str, bytes, int, np.generic))
-        rows.append({str(row)} if one else {str(name) for name in row or ()})
+    rows = [
+        {str(row)} if isinstance(row, (str, bytes, int, np.generic)) else set(map(str, row or ()))
+        for row in labels
+    ]
     names = np.asarray(sorted(set().union(*rows)) if class_names is None else list(class_names))
     if len(names) == 0:
         raise ValueError("labels name no class.")

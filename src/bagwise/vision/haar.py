@@ -91,7 +91,8 @@ class HaarFeatures(HasParameters):
         signs -= used * (signs.sum(1) / count)[:, None]  # a flat patch then has the value 0
         signs /= np.abs(signs).sum(1, keepdims=True)
         channels = rng.integers(0, self.n_orientations, self.n_features)
-        return HaarBank(corners, signs / _areas(corners), channels)
+        area = (corners[..., 2] - corners[..., 0]) * (corners[..., 3] - corners[..., 1])
+        return HaarBank(corners, signs / area, channels)
 
     def maps(self, grey: Grey, side: int) -> Floats:
         """Integral images of edge strength by orientation, [O, H + 1, W + 1].
@@ -116,10 +117,6 @@ class HaarFeatures(HasParameters):
     def distances(self, A: Features, B: Features) -> Floats:
         """Distances between described patches, [P, K]."""
         return nearest_distances(A, B, self.n_nearest, self.n_nearest // 16)
-
-
-def _areas(corners: Ints) -> Ints:
-    return (corners[..., 2] - corners[..., 0]) * (corners[..., 3] - corners[..., 1])
 
 
 @njit(cache=True)

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
@@ -25,7 +25,6 @@ from bagwise.vision.images import SUFFIXES, ImageSource, list_images
 if TYPE_CHECKING:
     import pandas as pd
 
-_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _COLUMNS = ("image", "class", "x", "y", "w", "h", "score", "probability", "std")
 
 
@@ -251,27 +250,28 @@ def write_coco(
 ) -> None:
     """All boxes in the layout of COCO, each with its ``score``; sizes are height and width."""
     number = {str(name): c + 1 for c, name in enumerate(classes)}
-    annotations: list[dict[str, Any]] = []
-    for i, of_image in enumerate(detections):
-        for box, label, score, p, _ in zip(*of_image, strict=True):
-            annotations.append(
-                {
-                    "id": len(annotations) + 1,
-                    "image_id": i + 1,
-                    "category_id": number[str(label)],
-                    "bbox": [round(float(v), 2) for v in box],
-                    "area": round(float(box[2] * box[3]), 2),
-                    "iscrowd": 0,
-                    "score": float(score),
-                    "probability": float(p),
-                }
-            )
-    images = [
-        {"id": i + 1, "file_name": name, "height": int(height), "width": int(width)}
-        for i, (name, (height, width)) in enumerate(zip(names, sizes, strict=True))
+    annotations = [
+        {
+            "image_id": i,
+            "category_id": number[str(label)],
+            "bbox": [round(float(v), 2) for v in box],
+            "area": round(float(box[2] * box[3]), 2),
+            "iscrowd": 0,
+            "score": float(score),
+            "probability": float(p),
+        }
+        for i, of_image in enumerate(detections, start=1)
+        for box, label, score, p, _ in zip(*of_image, strict=True)
     ]
-    categories = [{"id": c, "name": name} for name, c in number.items()]
-    data = {"images": images, "annotations": annotations, "categories": categories}
+    images = [
+        {"id": i, "file_name": name, "height": int(height), "width": int(width)}
+        for i, (name, (height, width)) in enumerate(zip(names, sizes, strict=True), start=1)
+    ]
+    data = {
+        "images": images,
+        "annotations": [{"id": i, **entry} for i, entry in enumerate(annotations, start=1)],
+        "categories": [{"id": c, "name": name} for name, c in number.items()],
+    }
     Path(path).write_text(json.dumps(data), encoding="utf-8")
 
 
@@ -301,24 +301,28 @@ def write_voc(
     min_probability: float = 0.5,
 ) -> None:
     """One xml file per image with the boxes that are probable enough, named as the image."""
+
+    def add(parent: ElementTree.Element, **children: object) -> None:
+        for tag, value in children.items():
+            ElementTree.SubElement(parent, tag).text = str(value)
+
     targets = file_names(names, ".xml")
     for name, target, (height, width), of_image in zip(
         names, targets, sizes, detections, strict=True
     ):
         root = ElementTree.Element("annotation")
-        ElementTree.SubElement(root, "filename").text = PurePath(name).name
-        size = ElementTree.SubElement(root, "size")
-        for tag, value in (("width", width), ("height", height), ("depth", 3)):
-            ElementTree.SubElement(size, tag).text = str(int(value))
-        for k in np.flatnonzero(np.asarray(of_image.probabilities) >= min_probability):
+        add(root, filename=PurePath(name).name)
+        add(ElementTree.SubElement(root, "size"), width=int(width), height=int(height), depth=3)
+        for box, label, _, p, _ in zip(*of_image, strict=True):
+            if p < min_probability:
+                continue
             item = ElementTree.SubElement(root, "object")
-            ElementTree.SubElement(item, "name").text = str(of_image.classes[k])
-            ElementTree.SubElement(item, "score").text = f"{of_image.probabilities[k]:.6g}"
-            x, y, w, h = (float(v) for v in of_image.boxes[k])
-            box = ElementTree.SubElement(item, "bndbox")
+            add(item, name=label, score=f"{p:.6g}")
+            x, y, w, h = (float(v) for v in box)
             # VOC counts pixels from 1 and includes the last one.
-            for tag, corner in zip(_CORNERS, (x + 1, y + 1, x + w, y + h), strict=True):
-                ElementTree.SubElement(box, tag).text = f"{corner:.2f}"
+            corners = {"xmin": x + 1, "ymin": y + 1, "xmax": x + w, "ymax": y + h}
+            values = {tag: f"{corner:.2f}" for tag, corner in corners.items()}
+            add(ElementTree.SubElement(item, "bndbox"), **values)
         ElementTree.indent(root)
         path = Path(folder) / target
         path.parent.mkdir(parents=True, exist_ok=True)

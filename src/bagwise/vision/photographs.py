@@ -41,13 +41,7 @@ from bagwise.core.arrays import Bools, Floats, Ints, Reals
 from bagwise.evaluate.boxes import box_iou
 from bagwise.models.calibration.fit import Platt, fit_platt
 from bagwise.models.parameters import parameter
-from bagwise.vision.box_probability import (
-    WITH_NETWORKS,
-    WITHOUT_NETWORKS,
-    correct_weights,
-    hits,
-    probability_clues,
-)
+from bagwise.vision import box_probability
 from bagwise.vision.detection import (
     BoxScores,
     Clues,
@@ -218,7 +212,8 @@ class PhotographDetector(Detector[Photographs]):
                 rng_of_check = np.random.default_rng(seed)
                 agreement, clues, right = hold_out(*args, self.nms, rng_of_check)
                 self.agreement_[name] = agreement
-                model = model._replace(weights=correct_weights(model.weights, clues, right))
+                weights = box_probability.correct_weights(model.weights, clues, right)
+                model = model._replace(weights=weights)
                 for message in doubts(agreement):
                     warnings.warn(f"class {name!r}: {message}", stacklevel=3)
             self.models_.append(model)
@@ -303,7 +298,7 @@ class ClassModel(NamedTuple):
         ranking = seen * scores**2 / np.maximum(best, 1e-300)
         parts = np.split(np.column_stack([region, ranking]), offsets[1:-1])
         clues = [
-            probability_clues(of_image, part[:, 0], part[:, 1], boxes)
+            box_probability.probability_clues(of_image, part[:, 0], part[:, 1], boxes)
             for of_image, part, boxes in zip(image, parts, photos.boxes, strict=True)
         ]
         return np.asarray(ranking), np.concatenate(clues)
@@ -388,7 +383,7 @@ def learn_class(
     general = learn_cells(photos, y, [None] * len(y), rng)
     boxed = any(boxes is not None for boxes in true)
     cell = learn_cells(photos, y, true, rng) if boxed else general
-    weights = WITHOUT_NETWORKS if photos.centred else WITH_NETWORKS
+    weights = box_probability.WITHOUT_NETWORKS if photos.centred else box_probability.WITH_NETWORKS
     model = ClassModel(image, platt, general, cell, image, platt, None, weights)
     if boxed:
         model = model._replace(refinement=_learn_refinement(photos, cell, true, overlap))
@@ -561,7 +556,7 @@ def hold_out(
         kept = kept_boxes(model, photos[boxed], nms)
         for i, (boxes, clues_of_image) in zip(boxed, kept, strict=True):
             clues.append(clues_of_image)
-            right.append(hits(boxes, np.asarray(true[i]), overlap))
+            right.append(box_probability.hits(boxes, np.asarray(true[i]), overlap))
     explained = np.concatenate(rows)  # [n, 1 + simple boxes]
     behind = explained[:, 1:] - explained[:, :1]  # paired by image, [n, simple boxes]
     error = behind.std(axis=0) / np.sqrt(len(behind))

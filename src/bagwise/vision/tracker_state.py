@@ -139,13 +139,6 @@ class View(NamedTuple):
     factor: float  # its pixels per pixel of the frame
 
 
-class Sighting(NamedTuple):
-    """Where the voters and the motion since the last frame see the target."""
-
-    pose: Pose
-    link: float  # correlation of the last picture of the target with this frame
-
-
 class Fit(NamedTuple):
     """A pose, and how well a kept picture fits there."""
 

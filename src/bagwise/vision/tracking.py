@@ -42,7 +42,6 @@ from bagwise.vision.tracker_state import (
     Fit,
     Picture,
     Pose,
-    Sighting,
     Step,
     Thresholds,
     TrackerSettings,
@@ -125,9 +124,9 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
     grey = as_grey(frame)
     scene = in_first_shape(state, grey)
     view = see(state, scene, state.pose)
-    sighting = vote(state, view)  # 1. where: voters, and the motion since the last frame
-    fit = fit_pictures(state, view, sighting)  # 2. how large: kept pictures
-    evidence = believe(state, view, sighting, fit)  # 3. whether it is the target
+    pose, link = vote(state, view)  # 1. where: voters, and the motion since the last frame
+    fit = fit_pictures(state, view, pose)  # 2. how large: kept pictures
+    evidence = believe(state, view, fit, link)  # 3. whether it is the target
     if evidence.probability < state.thresholds.doubt:  # 4. if not surely, where else it may be
         state, view, fit, evidence = recover(state, scene, view, fit, evidence)
     state = learn_frame(state, scene, view, fit, evidence)  # 5. what it looks like now
@@ -136,29 +135,31 @@ def step(state: TrackerState, frame: ArrayLike) -> tuple[TrackerState, Step]:
     return state, Step(evidence.probability > 0.5, box, evidence.probability, evidence)
 
 
-def vote(state: TrackerState, view: View) -> Sighting:
+def vote(state: TrackerState, view: View) -> tuple[Pose, float]:
     """The place by the voters, drawn to the one that looks as the target did in the last frame.
 
     Where that place is clear, the voters search around it, else around where the target was. A
     target that turns looks new to the voters, who may slip, while it hardly changes from one frame
     to the next. Its surface turns away with it, though, so that the voters keep a share.
+
+    Returns the pose, and the correlation of the last picture of the target with this frame.
     """
     limits, reach = state.thresholds, state.settings.search_radius
     here = (state.pose.centre - view.origin) * view.factor
     motion, link = moved(view.grey, state.last, here, reach)
     if link < limits.follows:
-        return Sighting(_pose_at(state, view, search(state, view, state.pose, reach)), link)
+        return _pose_at(state, view, search(state, view, state.pose, reach)), link
     voted = search(state, view, _pose_at(state, view, motion), int(_slip(state)))
-    return Sighting(_pose_at(state, view, limits.share * motion + (1 - limits.share) * voted), link)
+    return _pose_at(state, view, limits.share * motion + (1 - limits.share) * voted), link
 
 
-def fit_pictures(state: TrackerState, view: View, sighting: Sighting) -> Fit:
+def fit_pictures(state: TrackerState, view: View, pose: Pose) -> Fit:
     """The pose by the first of two promising pictures that fits near the place, if one does.
 
     The size is read off the axis that changed least: one that turns away grows narrow on the
     other axis only. A size that no picture shows goes back to the usual one.
     """
-    limits, pose, slip = state.thresholds, sighting.pose, _slip(state)
+    limits, slip = state.thresholds, _slip(state)
     place = (pose.centre - view.origin) * view.factor
     usual = np.clip(np.log(state.usual_scale / pose.scale), -limits.relax, limits.relax)
     for picture, near in promising_pictures(state, view, place):
@@ -190,14 +191,14 @@ def promising_pictures(
     return [(pictures[i], near[i][0]) for i in chosen]
 
 
-def believe(state: TrackerState, view: View, sighting: Sighting, fit: Fit) -> Evidence:
+def believe(state: TrackerState, view: View, fit: Fit, link: float) -> Evidence:
     """What speaks for a box, and the probability that it shows the target.
 
     A target that turns looks strange to the early voters, as what hides it does, but it changes
     little from one frame to the next: the chain of correlations tells the two apart.
     """
     early = bag_score(state, state.early, view, fit.pose)
-    chain = 1.0 if early > 0 else min(state.chain, sighting.link)
+    chain = 1.0 if early > 0 else min(state.chain, link)
     log_odds = float(belief_terms(early, chain) @ BELIEF)
     return Evidence(early, chain, float(1 / (1 + np.exp(-log_odds))))
 
@@ -224,12 +225,12 @@ def recover(
     pictures = [state.pictures[i].grey for i in dict.fromkeys([0, len(state.pictures) - 1])]
     scale = state.usual_scale  # what is followed meanwhile may have another size
     for centre in candidates(scene, pictures, scale / state.factor, state.thresholds.n_peaks):
-        there = Sighting(Pose(centre, scale, 0.0), link=0.0)
-        near = see(state, scene, there.pose, reach=2 * _slip(state))
+        there = Pose(centre, scale, 0.0)
+        near = see(state, scene, there, reach=2 * _slip(state))
         found = fit_pictures(state, near, there)
         if found.correlation == 0:
             continue
-        signs = believe(state, near, there, found)
+        signs = believe(state, near, found, 0.0)
         if signs.probability > max(state.thresholds.doubt, best.probability):
             best, fit = signs, found
     if best is not evidence:
