@@ -128,7 +128,7 @@ def one_cell(root: Path, name: str, execution: str | None) -> dict[str, Any]:
 
 def in_process(root: Path, name: str, machine: str, minutes: float) -> dict[str, Any]:
     """`one_cell` in a process that may use so many cores, or a GPU, and so many minutes."""
-    cores = os.cpu_count() if machine == "cuda" else int(machine)
+    cores = len(os.sched_getaffinity(0)) if machine == "cuda" else int(machine)
     environment = {**os.environ, **dict.fromkeys(_THREADS, str(cores))}
     command = [sys.executable, "-m", "benchmarks.decide", "--cell", str(root), name, machine]
     try:

@@ -37,7 +37,7 @@ VARIANTS: dict[str, dict[str, float]] = {
     "no fit counts": {"fits": 2.0},
     "no margin for older pictures": {"margin": 0.0},
     "an unseen size stays": {"relax": 0.0},
-    "one picture": {"n_pictures": 1},
+    "two pictures": {"n_pictures": 2},
     "no search of the frame": {"n_peaks": 0},
     "doubt at even odds": {"doubt": 0.5},
 }

@@ -166,23 +166,28 @@ def curvature_sums(block: Block, terms: Terms, T: int, S: int) -> Array:
     total[:], H[:] = 0.0, 0.0
     if terms.diagonal is not None:
         H += like(terms.diagonal, A).T[:, :, None] * At
+    alive = np.any(to_numpy(c), axis=(1, 2))  # the negative bags of an or are not
+    sums, strengths = [], []
     for run in block.labels.long_runs:  # all of one size: a product for all of them
-        strength = c[run.bags].swapaxes(0, 1)[:, :, None]  # [T, b, 1, S]
-        if not strength.any():  # the negative bags of an or
+        if not alive[run.bags].any():
             continue
         rows = At[run.rows].reshape(-1, run.size, M)  # [b, size, M]
         own = w[run.rows].reshape(len(rows), run.size, *w.shape[1:])  # [b, size, T, S]
         if run.size <= own.shape[-1]:
             own = own.swapaxes(0, 2).swapaxes(1, 2)  # [T, b, size, S]
+            strength = c[run.bags].swapaxes(0, 1)[:, :, None]  # [T, b, 1, S]
             G = xp.matmul(own * strength, own.swapaxes(2, 3))  # [T, b, size, size]
             H[:, run.rows] += xp.matmul(G, rows).reshape(T, -1, M)
             continue
         own = own.reshape(len(rows), run.size, -1).swapaxes(1, 2)  # [b, T S, size]
-        V = xp.matmul(own, rows).reshape(len(rows), *w.shape[1:], M)
-        for t in range(T):
-            Vt = V[:, min(t, V.shape[1] - 1)].reshape(-1, M)  # [b S, M]
-            total[t] += Vt.T @ (Vt * strength[t].reshape(-1, 1))
+        sums.append(xp.matmul(own, rows).reshape(len(rows), *w.shape[1:], M))
+        strengths.append(c[run.bags])
+    if sums:  # of the bags of all such runs: [b, T, S, M] and [b, T, S]
+        V, c = xp.concatenate(sums), xp.concatenate(strengths)
     for t in range(T):
+        if sums:
+            Vt = V[:, min(t, V.shape[1] - 1)].reshape(-1, M)
+            total[t] += Vt.T @ (Vt * c[:, t].reshape(-1, 1))
         total[t] += A @ H[t]
     return total
 
