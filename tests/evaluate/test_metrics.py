@@ -13,7 +13,6 @@ from bagwise import Bags, BagStatistics, SingleInstance, make_pipeline
 from bagwise.datasets import make_gaussian_bags
 from bagwise.evaluate import (
     METRIC_NAMES,
-    average_precision,
     bag_metrics,
     expected_calibration_error,
     instance_metrics,
@@ -86,18 +85,6 @@ def test_calibrated_predictions_have_a_small_error(rng):
     y = (rng.random(20_000) < p).astype(int)
     assert expected_calibration_error(y, p) < 0.02
     assert expected_calibration_error(y, np.sqrt(p)) > 0.1
-
-
-def test_fold_mean_and_pooled_precision(rng):
-    y = np.tile([0, 0, 1, 0, 1], 8)
-    folds = np.repeat(np.arange(4), 10)
-    # Perfect within each fold, but the folds' scores are not comparable.
-    scores = y + 10.0 * folds
-    assert average_precision(y, scores, folds, average="fold-mean") == 1
-    assert average_precision(y, scores, average="pooled") < 0.8
-    # A fold without positives is left out.
-    y[folds == 3] = 0
-    assert average_precision(y, scores, folds, average="fold-mean") == 1
 
 
 def test_missing_predictions_and_single_classes_are_nan():
@@ -174,8 +161,6 @@ def test_instance_scorer_says_what_is_missing(data, model):
         (lambda: reliability_curve([0, 1], [0.2]), "of one length"),
         (lambda: reliability_curve([], []), "non-empty"),
         (lambda: reliability_curve([0, 1], [0.2, 0.2], n_bins=0), "at least 1"),
-        (lambda: average_precision([0, 1], [0, 1], average="fold-mean"), "pass folds"),
-        (lambda: average_precision([0, 1], [0, 1], average="x"), "'pooled' or 'fold-mean'"),
         (lambda: score_predictions([0, 1], metrics=["x"]), "no metric 'x'"),
     ],
 )

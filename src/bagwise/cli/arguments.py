@@ -9,10 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from bagwise.cli.ending import EXIT_CODES
-
 if TYPE_CHECKING:
     from bagwise.cli.console import Printer
+
+EXIT_CODES = """exit codes:
+  0    done
+  1    an error in bagwise itself; nothing was written
+  2    the arguments, files or labels cannot be used; nothing was written
+  130  interrupted with Ctrl-C; nothing was written
+  143  stopped by SIGTERM; nothing was written"""
 
 # What runs a command returns what ``--json`` prints, or None.
 Run = Callable[[Namespace, "Printer"], Mapping[str, object] | None]

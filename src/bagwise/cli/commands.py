@@ -7,14 +7,18 @@ Only the module of the command that is typed is imported, so that ``bagwise --he
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
+import threading
 import warnings
 from argparse import Namespace
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 
 from bagwise.cli.arguments import Parser, add_command, examples
-from bagwise.cli.ending import exit_code, unwinding_on_signals
 
 # Name of a command, and of its module: what it does.
 COMMANDS = {
@@ -32,6 +36,13 @@ COMMANDS = {
     "track": "follow targets through a video",
     "ct": "find classes in CT scans and their slices after training on labels of scans",
 }
+
+# What bad input raises; the message was written for the user.
+_EXPECTED = (ValueError, OSError, ImportError)
+
+
+class _Stopped(BaseException):
+    """SIGTERM or SIGHUP, as something that unwinds and so removes every draft on the way."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,3 +107,66 @@ def run(arguments: Namespace) -> None:
         warnings.showwarning = show
         # ``configure`` of the command's module named the function that runs it.
         printer.result(arguments.run(arguments, printer))
+
+
+def exit_code(error: BaseException, traceback: bool = False) -> int:
+    """Exit code for what ended a command, which is said in one line on stderr.
+
+    With ``traceback``, and where the error is no concern of the user, it is raised again.
+
+    Examples
+    --------
+    >>> from bagwise.cli.commands import exit_code
+    >>> exit_code(ValueError("labels.csv: has no rows"))  # says so on stderr
+    2
+    """
+    if isinstance(error, BrokenPipeError):  # the reader of our output went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    if isinstance(error, KeyboardInterrupt):
+        code, text = 130, "interrupted; nothing was written"
+    elif isinstance(error, _Stopped):
+        code, text = 143, "stopped; nothing was written"
+    elif traceback or not isinstance(error, Exception):
+        raise error
+    elif isinstance(error, MemoryError):
+        code, text = 2, "error: there is not enough memory for this"
+    elif isinstance(error, _EXPECTED):
+        code, text = 2, f"error: {message(error)}"
+    else:
+        code, what = 1, " ".join(message(error).split())[:500]
+        text = f"error: unexpected {type(error).__name__}: {what} (this is a fault in bagwise; "
+        text += "run again with --traceback and report what it prints)"
+    # A name in a file may hold what the terminal cannot show.
+    encoding = sys.stderr.encoding or "utf-8"
+    shown = text.encode(encoding, "backslashreplace").decode(encoding)
+    print(f"bagwise: {shown}", file=sys.stderr)
+    return code
+
+
+def message(error: BaseException) -> str:
+    """What an error says, with the file it is about."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error).strip() or type(error).__name__
+
+
+@contextmanager
+def unwinding_on_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the command, so that it removes its drafts and workers."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        # A second signal must not interrupt the cleaning up after the first.
+        signal.signal(number, signal.SIG_IGN)
+        raise _Stopped
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals
+        return
+    numbers = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

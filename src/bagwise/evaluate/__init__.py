@@ -20,7 +20,6 @@ from bagwise.evaluate.cross_validation import Fold as Fold
 from bagwise.evaluate.cross_validation import HeldOut as HeldOut
 from bagwise.evaluate.cross_validation import cross_validate as cross_validate
 from bagwise.evaluate.metrics import METRIC_NAMES as METRIC_NAMES
-from bagwise.evaluate.metrics import average_precision as average_precision
 from bagwise.evaluate.metrics import bag_metrics as bag_metrics
 from bagwise.evaluate.metrics import expected_calibration_error as expected_calibration_error
 from bagwise.evaluate.metrics import instance_metrics as instance_metrics

@@ -178,52 +178,6 @@ METRIC_NAMES = tuple(METRICS)
 SHOWN_METRICS = ("accuracy", "auc", "log_loss", "brier", "ece")
 
 
-def average_precision(
-    y: ArrayLike,
-    scores: ArrayLike,
-    folds: ArrayLike | None = None,
-    *,
-    average: Literal["pooled", "fold-mean"] = "pooled",
-) -> float:
-    """Area under the precision-recall curve over cross-validated predictions.
-
-    Parameters
-    ----------
-    y, scores : arrays, shape (n,)
-    folds : array of int, shape (n,) or None, default=None
-        Test fold of each row; needed for "fold-mean".
-    average : {"pooled", "fold-mean"}, default="pooled"
-        "pooled" ranks all rows together, which asks that scores be comparable across folds;
-        "fold-mean" ranks within each fold and averages. The two may differ a great deal: say
-        which one you report. Folds without a positive are left out of the mean.
-
-    Examples
-    --------
-    >>> from bagwise.evaluate import average_precision
-    >>> y, scores, folds = [1, 0, 1, 0], [0.9, 0.1, 0.05, 0.01], [0, 0, 1, 1]
-    >>> average_precision(y, scores, folds, average="fold-mean")
-    1.0
-    >>> round(average_precision(y, scores, average="pooled"), 3)
-    0.833
-    """
-    y, scores = check_binary(y, scores)
-    if average == "pooled":
-        return float(skm.average_precision_score(y, scores))
-    if average != "fold-mean":
-        raise ValueError(f"average must be 'pooled' or 'fold-mean'; got {average!r}.")
-    if folds is None:
-        raise ValueError("average='fold-mean' needs the test fold of each row: pass folds.")
-    folds = np.asarray(folds)
-    each = [
-        skm.average_precision_score(y[folds == fold], scores[folds == fold])
-        for fold in np.unique(folds)
-        if y[folds == fold].any()
-    ]
-    if not each:
-        raise ValueError("no fold holds a positive; average precision is undefined.")
-    return float(np.mean(each))
-
-
 def score_predictions(
     y: Column,
     *,
