@@ -22,7 +22,15 @@ from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints
 from bagwise.core.gaussians import sigmoid_moments
 from bagwise.label import answers
-from bagwise.label.members import CHUNK, Member, ProcessView, members_of, predictor_of, views_of
+from bagwise.label.members import (
+    CHUNK,
+    Member,
+    ProcessView,
+    coded,
+    members_of,
+    predictor_of,
+    views_of,
+)
 from bagwise.models.drivers import cut
 from bagwise.models.held_out import folds
 from bagwise.models.pipeline import last_step
@@ -106,22 +114,11 @@ class Learner:
         self.predictor = predictor_of(model)
         self.classes = np.asarray(model.classes_)
         self.bags: Bags = check_bags(bags, estimator="Learner", n_features=model.n_features_in_)
-        self.y = None if y is None else self._codes(y)
+        self.y = None if y is None else coded(y, self.bags, self.classes)
         self.known = np.full(self.bags.n_instances, -1, dtype=np.int8)
         self._members = members_of(model, self.bags)
         self._out_of_fold: Floats | None = None  # log-odds of the bags, each without it
         self.learn()
-
-    def _codes(self, y: ArrayLike) -> Ints:
-        y = np.asarray(y)
-        if y.shape != (len(self.bags),):
-            raise ValueError(f"y needs one label per bag: {len(self.bags)}; got shape {y.shape}.")
-        for i in np.flatnonzero(~np.isin(y, self.classes))[:1]:
-            raise ValueError(
-                f"{self.bags.describe_bag(int(i))} has label {y[i].item()!r}; the model knows "
-                f"the classes {self.classes.tolist()}."
-            )
-        return (y == self.classes[1]).astype(np.int64)
 
     def set_known(self, rows: Sequence[int], values: Sequence[int]) -> None:
         """Set labels (0, 1, or -1 for unknown) without learning from them."""

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bagwise.bags import Bags
-from bagwise.core.arrays import Codes, Floats, Reals
+from bagwise.core.arrays import Codes, Column, Floats, Ints, Reals
 from bagwise.label import answers
 from bagwise.label.answers import Answers
 from bagwise.models.calibration.fit import Platt
@@ -139,6 +140,19 @@ def members_of(model: Any, bags: Bags) -> list[Member]:
         q = trial_of(process).q
         members.append(Member(process, A, r, q, q))
     return members
+
+
+def coded(y: ArrayLike, bags: Bags, classes: Column) -> Ints:
+    """Labels of bags as 0 and 1."""
+    y = np.asarray(y)
+    if y.shape != (len(bags),):
+        raise ValueError(f"y needs one label per bag: {len(bags)}; got shape {y.shape}.")
+    for i in np.flatnonzero(~np.isin(y, classes))[:1]:
+        raise ValueError(
+            f"{bags.describe_bag(int(i))} has label {y[i].item()!r}; the model knows the classes "
+            f"{classes.tolist()}."
+        )
+    return (y == classes[1]).astype(np.int64)
 
 
 def views_of(members: Sequence[Member], predictor: Predictor) -> list[ProcessView]:

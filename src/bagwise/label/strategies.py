@@ -24,7 +24,7 @@ from bagwise.bags import Bags, check_bags, encode_instance_labels
 from bagwise.core import segments
 from bagwise.core.arrays import Codes, Column, Floats, Ints, RandomState
 from bagwise.label.learner import Learner
-from bagwise.label.members import ProcessView, project
+from bagwise.label.members import ProcessView, coded, project
 
 if TYPE_CHECKING:
     from bagwise.models.base import Model
@@ -135,9 +135,7 @@ def suggest(
     """
     bags = check_bags(bags, estimator="suggest", n_features=model.n_features_in_)
     classes = np.asarray(model.classes_)
-    codes = None if y is None else (np.asarray(y) == classes[1]).astype(np.int64)
-    if codes is not None and codes.shape != (len(bags),):
-        raise ValueError(f"y needs one label per bag: {len(bags)}; got shape {codes.shape}.")
+    codes = None if y is None else coded(y, bags, classes)
     known = encode_instance_labels(instance_labels, bags, classes, codes)
     return choose(
         project(model, bags), bags, n, strategy, known=known, y=codes, random_state=random_state
