@@ -14,7 +14,6 @@ from bagwise.report.evaluation import Evaluation
 from bagwise.report.predictions import (
     Predictions,
     neutralised,
-    patient_table,
     predict_tables,
     top_instances,
 )
@@ -81,13 +80,6 @@ def test_a_patient_without_a_row_is_named(trained, tmp_path, capsys):
     assert run(*words, "--patients", tmp_path / "p.csv") == 2
     assert "no patient for bag 'n001' (15 bags lack one)" in capsys.readouterr().err
     assert not (tmp_path / "o").exists()
-
-
-def test_a_table_of_scores_has_patients_too():
-    table = pd.DataFrame({"id": ["a", "b", "c"], "score": [-1.0, 2.0, -3.0], "label": [0, 1, 0]})
-    made = patient_table(table, ["p", "p", "q"], ["no", "yes"], 0.5)
-    assert made.to_dict("list")["score"] == [2.0, -3.0]
-    assert made["label"].tolist() == ["yes", "no"]
 
 
 def test_top_instances_of_a_small_bag_and_of_ties():

@@ -173,11 +173,8 @@ def test_models_without_instances_or_probabilities(report):
 
     from bagwise import SingleInstance
 
-    made = predict_tables(SingleInstance(SVC(), calibrate=False).fit(bags, y), bags)
-    assert made.bags["probability"].isna().all()
-    page = render_report(Report(made, bags, {}))
-    assert "gives scores, not probabilities" in page
-    assert payload(page)["score"] is not None
+    with pytest.raises(ValueError, match="gives no probabilities; set calibrate=True"):
+        predict_tables(SingleInstance(SVC(), calibrate=False).fit(bags, y), bags)
 
 
 def test_large_reports_show_the_most_probable_bags(report, monkeypatch):

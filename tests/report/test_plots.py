@@ -67,7 +67,7 @@ def test_instance_map_refuses(fitted):
         InstanceMapDisplay.from_estimator(model, Bags(bags.instances, bags.offsets), 0)
     with pytest.raises(ValueError, match="cannot rank instances"):
         InstanceMapDisplay.from_estimator(make_model("statistics").fit(bags, y), bags, 0)
-    with pytest.raises(ValueError, match="no instance probabilities"):
+    with pytest.raises(ValueError, match="gives no probabilities"):
         svc = SingleInstance(SVC(), calibrate=False)
         InstanceMapDisplay.from_estimator(svc.fit(bags, y), bags, 0)
     single = make_model("single-instance").fit(bags, y)

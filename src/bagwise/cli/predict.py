@@ -236,9 +236,7 @@ def _evaluate(
         y = [int(labels[name] == classes[1]) for name in table["patient"]]
         return Evaluation(f"{len(y)} labelled patients", y, table["probability"], classes)
     # The probabilities are those of the tables, so that bags are not predicted twice.
-    p = None
-    if hasattr(model, "predict_proba"):
-        p = predictions.values(predictions.bags)[truth.known]
+    p = predictions.values(predictions.bags)[truth.known]
     source = f"{len(truth.y)} labelled bags"
     return evaluate_held_out(model, bags[truth.known], truth.y, source, classes, p, of_known)
 

@@ -28,9 +28,7 @@ from bagwise.evaluate.metrics import (
     targets,
 )
 from bagwise.models.base import Model
-from bagwise.report.predictions import ClassColumn, class_axis
-
-_NO_PROBABILITIES = "the model gives no probabilities; set calibrate=True where it can."
+from bagwise.report.predictions import NO_PROBABILITIES, ClassColumn, class_axis
 
 
 @dataclass(eq=False)
@@ -180,7 +178,7 @@ class Evaluation:
         (True, ['accuracy', 'auc', 'brier', 'ece', 'log_loss'])
         """
         if any(fold.bags.proba is None for fold in folds):
-            raise ValueError(_NO_PROBABILITIES)
+            raise ValueError(NO_PROBABILITIES)
         # Every bag is tested once: sorted by number, predictions are in bag order.
         order = np.argsort(np.concatenate([fold.split.test for fold in folds]))
         y = np.concatenate([fold.bags.y for fold in folds])[order]
@@ -232,7 +230,7 @@ def evaluate_held_out(
     truth = targets(y, model, class_names)
     if probability is None:
         if not hasattr(model, "predict_proba"):
-            raise ValueError(_NO_PROBABILITIES)
+            raise ValueError(NO_PROBABILITIES)
         probability = model.predict_proba(bags)[:, class_columns(model)]
     classes = np.asarray(model.classes_ if class_names is None else class_names).tolist()
     return Evaluation(source, truth, probability, classes, _patient_codes(patients))

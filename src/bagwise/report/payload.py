@@ -8,7 +8,6 @@ the instances at a time.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +44,6 @@ def page_data(
         What the threshold of the page is tried on.
     """
     table = predictions.bags
-    scores = predictions.values(table, "score") if predictions.has_scores else None
     return {
         "classes": [str(column.positive) for column in predictions.axis],
         "negatives": [str(column.negative) for column in predictions.axis],
@@ -53,7 +51,6 @@ def page_data(
         "ids": [str(v) for v in table["id"]],
         "p": _rounded_rows(predictions.values(table)),
         "std": _rounded_rows(predictions.values(table, "std")),
-        "score": None if scores is None else _rounded_rows(scores),
         "called": predictions.called.T.tolist(),
         "truth": None if truth is None else truth.T.tolist(),
         "n": bags.sizes.tolist(),
@@ -66,10 +63,7 @@ def page_data(
 
 def shown_bags(predictions: Predictions, bags: Bags) -> Ints:
     """The most probable bags of every class whose instances fit the page: at least one."""
-    values = predictions.values(
-        predictions.bags, "score" if predictions.has_scores else "probability"
-    )
-    order = np.argsort(_best_rank(np.nan_to_num(values)), kind="stable")
+    order = np.argsort(_best_rank(predictions.values(predictions.bags)), kind="stable")
     used = np.cumsum(np.minimum(bags.sizes[order], _cap(bags)))  # instances up to each bag
     return order[: max(1, int((used <= MAX_INSTANCES).sum()))]
 
@@ -171,8 +165,4 @@ def _base64(array: NDArray[Any]) -> str:
 
 def _rounded_rows(values: Floats) -> list[list[float | None]]:
     """A list per class of numbers to five places, None where there are none."""
-
-    def rounded(column: Iterable[float]) -> list[float | None]:
-        return [round(float(v), 5) if np.isfinite(v) else None for v in column]
-
-    return [rounded(column) for column in values.T]
+    return [[round(float(v), 5) if np.isfinite(v) else None for v in part] for part in values.T]

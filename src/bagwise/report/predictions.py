@@ -17,6 +17,7 @@ from bagwise.evaluate.metrics import as_columns, call_classes, class_columns, is
 from bagwise.models.base import Model, class_probabilities
 from bagwise.models.pipeline import last_step
 
+NO_PROBABILITIES = "the model gives no probabilities; set calibrate=True where it can."
 # The first characters by which a spreadsheet takes a cell for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -50,12 +51,12 @@ class Predictions(NamedTuple):
 
     ``bags`` has the columns id, probability, std, label; ``instances`` bag, index, the
     coordinates where known, probability, std. ``std`` is missing where a model gives none, and
-    ``instances`` is None where a model cannot rank them. A model without probabilities has a
-    score. With more than two classes, or an indicator matrix, there are ``probability_NAME`` and
-    ``std_NAME`` for every class; label then holds the most probable class, or all classes above
-    the threshold with ``|`` between them. ``patients`` is None where nothing is known about
-    them; see ``patient_table``. ``notes`` are sentences on how to read the probabilities; see
-    ``model_notes``.
+    ``instances`` is None where a model cannot rank them; they have a score where it ranks them
+    without probabilities. With more than two classes, or an indicator matrix, there are
+    ``probability_NAME`` and ``std_NAME`` for every class; label then holds the most probable
+    class, or all classes above the threshold with ``|`` between them. ``patients`` is None where
+    nothing is known about them; see ``patient_table``. ``notes`` are sentences on how to read the
+    probabilities; see ``model_notes``.
 
     Examples
     --------
@@ -78,11 +79,6 @@ class Predictions(NamedTuple):
     def axis(self) -> list[ClassColumn]:
         """What the columns of the class axis stand for, [F]."""
         return class_axis(self.classes, self.multilabel)
-
-    @property
-    def has_scores(self) -> bool:
-        """Whether scores take the place of probabilities, which the model does not give."""
-        return f"score{self.axis[0].suffix}" in self.bags
 
     def values(self, table: pd.DataFrame, what: str = "probability") -> Floats:
         """Columns "probability", "std" or "score" of a table with a class axis, [n, F]."""
@@ -222,6 +218,8 @@ def _outputs(model: Any, bags: Bags) -> dict[str, dict[str, Floats]]:
     else:
         ranks = hasattr(model, "decision_function_instances")
         outputs = {end: _asked(model, bags, end) for end in ("", *["_instances"] * ranks)}
+    if "score" in outputs[""]:
+        raise ValueError(NO_PROBABILITIES)
     for end, values in outputs.items():
         p = values["probability"]
         wrong = np.argwhere(~((p >= 0) & (p <= 1)) & ("score" not in values))
@@ -297,8 +295,7 @@ def patient_table(
     Parameters
     ----------
     bags : pandas.DataFrame
-        With the columns id, probability and label of `Predictions`, and score where the model
-        gives no probabilities.
+        With the columns id, probability and label of `Predictions`.
     patients : array of str, shape (n_bags,)
     classes : pair
         Names of the negative and the positive class.
@@ -310,19 +307,17 @@ def patient_table(
         Columns patient, probability (the largest of the bags), label, bags, positive_bags and
         top_bag, the most probable patient first.
     """
-    has_scores = "score" in bags.columns
-    value = bags["score" if has_scores else "probability"].to_numpy()
+    value = bags["probability"].to_numpy()
     names, codes = np.unique(np.asarray(patients, dtype=str), return_inverse=True)
     # Sorted by patient, then by value: the last bag of each patient is its most probable one.
     order = np.lexsort((value, codes))
     top = order[np.flatnonzero(np.diff(codes[order], append=-1))]
     called = (bags["label"] == classes[1]).to_numpy()  # [B]
-    positive = value[top] > (0 if has_scores else threshold)
     table = pd.DataFrame(
         {
             "patient": names,
-            "score" if has_scores else "probability": value[top],
-            "label": np.asarray(classes)[positive.astype(int)],
+            "probability": value[top],
+            "label": np.asarray(classes)[(value[top] > threshold).astype(int)],
             "bags": np.bincount(codes),
             "positive_bags": np.bincount(codes, weights=called).astype(int),
             "top_bag": bags["id"].to_numpy()[top],

@@ -58,7 +58,6 @@
 
   // The table.
   const hasStd = data.std[0].some((v) => v !== null);
-  const values = data.score ?? data.p;
   const isWrong = (i) => data.truth !== null && data.truth.some((t, c) => t[i] >= 0 && t[i] !== data.called[c][i]);
   const isKnown = (i) => data.truth !== null && data.truth[0][i] >= 0;
   // The number of a bag's class, for sorting.
@@ -66,9 +65,9 @@
   const columns = [
     { name: "bag", key: (i) => data.ids[i], text: true },
     ...CLASSES.map((name, c) => ({
-      name: SEVERAL ? name : data.score ? "score" : "probability",
-      title: `${data.score ? "score" : "probability"} that the bag is ${name}`,
-      key: (i) => values[c][i],
+      name: SEVERAL ? name : "probability",
+      title: `probability that the bag is ${name}`,
+      key: (i) => data.p[c][i],
       cell: (i) => probabilityCell(c, i),
     })),
     !SEVERAL && hasStd && { name: "± std", title: "standard deviation of the probability", key: (i) => data.std[0][i], small: true },
@@ -92,7 +91,6 @@
   };
   const probabilityCell = (c, i) => {
     const p = data.p[c][i];
-    if (data.score) return el("td", {}, fixed(values[c][i], 2));
     if (SEVERAL) return el("td", { class: "p", "--w": `${p ?? 0}` }, fixed(p));
     return el("td", {}, el("div", { class: "meter" }, fixed(p),
       el("i", { "--w": `${100 * (p ?? 0)}%`, "--c": p > data.threshold ? "var(--pos)" : "var(--neg)", "aria-hidden": "true" })));
@@ -154,7 +152,7 @@
   // One bag, and one class of its instances: at first the one that is most probable of the bag.
   const open = (i, move, seen) => {
     state.open = i;
-    state.seen = seen ?? CLASSES.reduce((best, _, c) => (values[c][i] > values[best][i] ? c : best), 0);
+    state.seen = seen ?? CLASSES.reduce((best, _, c) => (data.p[c][i] > data.p[best][i] ? c : best), 0);
     for (const row of $("table").tBodies[0].rows) {
       if (Number(row.dataset.bag) === i) row.setAttribute("aria-current", "true");
       else row.removeAttribute("aria-current");
@@ -164,8 +162,8 @@
     back.addEventListener("click", returnToRow);
     const parts = [
       el("div", { class: "head" }, el("h3", {}, data.ids[i]), back),
-      el("div", { class: "big" }, fixed(values[c][i]), std === null ? null : el("small", {}, ` ± ${fixed(std, 2)}`)),
-      el("p", { class: "sub" }, data.score ? "score of " : "probability of ", SEVERAL ? classChoice(i) : CLASSES[0], "; called ", ...tags(data.called, i),
+      el("div", { class: "big" }, fixed(data.p[c][i]), std === null ? null : el("small", {}, ` ± ${fixed(std, 2)}`)),
+      el("p", { class: "sub" }, "probability of ", SEVERAL ? classChoice(i) : CLASSES[0], "; called ", ...tags(data.called, i),
         ...(isKnown(i) ? [", truly ", ...tags(data.truth, i)] : [])),
     ];
     if (!inst) {
