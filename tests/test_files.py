@@ -150,16 +150,19 @@ def test_long_tables(tmp_path, kind):
 
 def test_tables_of_named_columns(tmp_path):
     frame = pd.DataFrame({"mol": ["a", "a", "b"], "f": [1, 2, 3], "note": ["x", "y", "z"]})
-    bags = read_bags(frame, Names(bag="mol", feature_columns=("f",)))
+    frame.to_csv(path := tmp_path / "rows.csv", index=False)
+    bags = read_bags(path, Names(bag="mol", feature_columns=("f",)))
     assert bags.sizes.tolist() == [2, 1]
     with pytest.raises(BadFilesError, match="column 'note' must hold finite numbers; line 2"):
-        read_bags(frame, Names(bag="mol"))
+        read_bags(path, Names(bag="mol"))
     with pytest.raises(BadFilesError, match="has no column 'slide_id'"):
-        read_bags(frame)
+        read_bags(path)
     with pytest.raises(BadFilesError, match="has no feature columns"):
-        read_bags(frame[["mol"]], Names(bag="mol"))
+        frame[["mol"]].to_csv(path, index=False)
+        read_bags(path, Names(bag="mol"))
     with pytest.raises(BadFilesError, match="has no rows"):
-        read_bags(frame[:0], Names(bag="mol", feature_columns=("f",)))
+        frame[:0].to_csv(path, index=False)
+        read_bags(path, Names(bag="mol", feature_columns=("f",)))
 
 
 # Lazy rows.

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bagwise import Bags
 from bagwise.cli import main
-from bagwise.files import BadFilesError, Names, read_bags, read_training
+from bagwise.files import BadFilesError, Names, read_bags
 from tests.filing import arrays, make_folder, write_h5, write_labels
 from tests.test_files import assert_same_bags
 
@@ -98,13 +99,13 @@ def test_a_list_column(tmp_path, kind):
         "slide_id": [name for name, x, _, _ in arrays() for _ in x],
         "features": [row.tolist() for _, x, _, _ in arrays() for row in x],
     }
-    source = frame = pd.DataFrame(content)
+    frame = pd.DataFrame(content)
     if kind == "parquet":
-        source = tmp_path / "rows.parquet"
-        frame.to_parquet(source)
-    if kind == "polars":
-        source = pytest.importorskip("polars").DataFrame(content)
-    bags = read_bags(source)
+        frame.to_parquet(tmp_path / "rows.parquet")
+        bags = read_bags(tmp_path / "rows.parquet")
+    else:
+        rows = frame if kind == "pandas" else pytest.importorskip("polars").DataFrame(content)
+        bags = Bags.from_frame(rows, features="features")
     assert bags.feature_names is None
     for i, (name, x, _, _) in enumerate(arrays()):
         assert bags.ids[i] == name
@@ -386,14 +387,13 @@ def test_a_label_among_the_features_is_said_by_the_command(tmp_path, capsys):
     assert "feature 6 alone determines the label of every bag" in said(capsys)
 
 
-def test_training_from_a_polars_frame(tmp_path):
+def test_bags_from_a_polars_frame():
     polars = pytest.importorskip("polars")
     rows = [(name, *row) for name, x, _, _ in arrays() for row in x.tolist()]
     frame = polars.DataFrame(rows, schema=["slide_id", *"abcdef"], orient="row")
-    write_labels(tmp_path / "l.csv", [(name, y) for name, _, _, y in arrays()])
-    data = read_training(frame, tmp_path / "l.csv")
-    assert data.bags.feature_names == tuple("abcdef")
-    assert len(data.bags) == 24
+    bags = Bags.from_frame(frame)
+    assert bags.feature_names == tuple("abcdef")
+    assert len(bags) == 24
 
 
 def fail(*_):

@@ -135,14 +135,6 @@ def format_of(path: str | AnyPath) -> ArrayFormat | TableFormat | None:
     return next((kind for kind in FORMATS.values() if suffix in kind.suffixes), None)
 
 
-def array_format(path: str | AnyPath) -> ArrayFormat:
-    """The kind of a file of arrays; `ValueError` where it is none."""
-    kind = format_of(path)
-    if not isinstance(kind, ArrayFormat):
-        raise ValueError(f"is none of the files of arrays ({', '.join(suffixes(ArrayFormat))})")
-    return kind
-
-
 def suffixes(kind: type[ArrayFormat] | type[TableFormat]) -> list[str]:
     """Suffixes of all files of arrays, or of all tables, in order of preference."""
     return [s for entry in FORMATS.values() if isinstance(entry, kind) for s in entry.suffixes]

@@ -17,7 +17,7 @@ from bagwise.core.arrays import Column, Reals, Rows
 from bagwise.core.finite import first_not_finite
 from bagwise.files.addresses import AnyPath, as_path, reachable
 from bagwise.files.finding import find_bag_files, is_bag_folder, one_file_per_bag
-from bagwise.files.formats import TableFormat, array_format, format_of, suffixes
+from bagwise.files.formats import ArrayFormat, TableFormat, format_of, suffixes
 from bagwise.files.limits import check_array, check_zip, read_text
 from bagwise.files.problems import UNREADABLE, BadFilesError, FileProblem, bad_file, one_line
 from bagwise.files.rows import FileRows, close
@@ -51,21 +51,22 @@ class ScannedBags:
 
 
 def read_bags(
-    path: Any,
+    path: str | AnyPath,
     names: Names | None = None,
     *,
     lazy: bool | Literal["auto"] = "auto",
     skip_bad: bool = False,
     recursive: bool = False,
 ) -> Bags:
-    """Bags from a folder with one file per bag, a long CSV or Parquet table, or a frame.
+    """Bags from a folder with one file per bag, or a long CSV or Parquet table.
 
     Parameters
     ----------
-    path : path, address, pandas.DataFrame or polars.DataFrame
+    path : path or address
         A folder of ``.h5``, ``.zarr``, ``.npy``, ``.npz`` or ``.pt`` files, each named after its
         bag; the folder above it in a CLAM or TRIDENT layout; or a table with one row per instance.
-        Addresses such as ``s3://bucket/features`` are read through fsspec.
+        Addresses such as ``s3://bucket/features`` are read through fsspec. `Bags.from_frame`
+        takes frames.
     names : Names or None, default=None
         What datasets and columns are called.
     lazy : bool or "auto", default="auto"
@@ -105,7 +106,7 @@ def read_bags(
 
 
 def scan_bags(
-    path: Any,
+    path: str | AnyPath,
     names: Names | None = None,
     *,
     lazy: bool | Literal["auto"] = "auto",
@@ -127,8 +128,6 @@ def scan_bags(
     """
     names = names or Names()
     try:
-        if hasattr(path, "columns"):
-            return ScannedBags(read_table(path, names))
         path = as_path(path)
         with reachable(path):
             if not path.exists():
@@ -195,7 +194,8 @@ def _scan(file: AnyPath, names: Names, keep: bool) -> _Scanned:
     The check reads all rows; ``keep`` says whether they stay in memory, so that nobody has to read
     them again.
     """
-    kind = array_format(file)
+    kind = format_of(file)
+    assert isinstance(kind, ArrayFormat)  # as all files that `find_bag_files` lists
     size = _size_on_disk(file, kind.is_folder)
     arrays = kind.open(file)
     try:

@@ -15,7 +15,7 @@ from bagwise.bags import Bags, BagsLike
 from bagwise.bags.on_disk import PlainFile, map_rows_of, plain_file
 from bagwise.core.arrays import Ints, Reals
 from bagwise.files.addresses import as_path, is_remote
-from bagwise.files.formats import array_format
+from bagwise.files.formats import ArrayFormat, format_of
 from bagwise.files.hdf5 import is_contiguous
 from bagwise.files.problems import UNREADABLE, one_line
 
@@ -115,7 +115,8 @@ class _OpenFiles:
     def _arrays(self, path: str) -> Arrays:
         key = (os.getpid(), path)  # a forked child must not share the parent's handles
         if key not in self._open:
-            kind = array_format(path)
+            kind = format_of(path)
+            assert isinstance(kind, ArrayFormat)  # it was when the bags were read
             try:
                 arrays = kind.open(as_path(path))
                 self._open[key] = arrays if kind.slices else dict(arrays)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bagwise.bags import Bags
-from bagwise.bags.frames import as_pandas, is_number, role_of, stack_lists
+from bagwise.bags.frames import is_number, role_of, stack_lists
 from bagwise.bags.layout import grouped
 from bagwise.core.arrays import Column, Floats, Reals
 from bagwise.files.addresses import AnyPath, as_path, reachable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Names:
-    """What things are called in the files.
+    r"""What things are called in the files.
 
     ``features``, ``coords``, ``instance_labels`` and ``images`` are names of datasets in ``.h5``,
     ``.zarr``, ``.npz`` and ``.pt`` files. Coordinates are read where a file has ``coords``; a name
@@ -34,10 +34,11 @@ class Names:
 
     Examples
     --------
-    >>> import pandas as pd
+    >>> import pathlib, tempfile
     >>> from bagwise.files import Names, read_bags
-    >>> rows = pd.DataFrame({"molecule": ["a", "a", "b"], "mass": [1.0, 2.0, 3.0]})
-    >>> read_bags(rows, Names(bag="molecule"))
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "rows.csv"
+    >>> _ = path.write_text("molecule,mass\na,1.5\na,2.5\nb,3.5\n")
+    >>> read_bags(path, Names(bag="molecule"))
     Bags(2 bags, 3 instances, 1 features)
     """
 
@@ -100,18 +101,14 @@ def named_columns(frame: pd.DataFrame, where: str, names: Sequence[str]) -> pd.D
     return frame
 
 
-def read_table(source: Any, names: Names) -> Bags:
+def read_table(path: AnyPath, names: Names) -> Bags:
     """Bags from a table with one row per instance, rows of a bag in order of appearance.
 
     A column called ``names.features`` may hold the features of a row as a list; else every column
     is a feature that is not named as something else and does not look like a label, an id, a
     coordinate or a group.
     """
-    if hasattr(source, "columns"):
-        where, frame = "the frame", as_pandas(source)
-        frame = frame.set_axis(np.arange(len(frame)) + 2)  # the line it would have in a file
-    else:
-        where, frame = str(source), read_frame(source, text=[names.bag])
+    where, frame = str(path), read_frame(path, text=[names.bag])
     coords = ["x", "y"] if names.coords is None else names.coords.split(",")
     needed = [names.bag, *(names.feature_columns or ()), *(coords if names.coords else ())]
     frame = named_columns(frame, where, needed)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bagwise.bags import Bags
 from bagwise.core.arrays import Column
+from bagwise.files.addresses import AnyPath
 from bagwise.files.finding import bag_id
 from bagwise.files.labels import LabelTable, read_instance_labels, read_labels
 from bagwise.files.problems import BadFilesError, FileProblem, bad_file
@@ -43,7 +44,7 @@ class Training(NamedTuple):
 
 
 def read_training(
-    bags: Any,
+    bags: str | AnyPath,
     labels: str | Path,
     names: Names | None = None,
     *,
@@ -80,7 +81,7 @@ def read_training(
         raise BadFilesError([*problems, *error.problems]) from error
     if scan.bags is None:
         raise BadFilesError(problems)
-    problems += [*label_table.skipped, *_mismatches(scan, label_table, bags)]
+    problems += [*label_table.skipped, *_mismatches(scan, label_table, str(bags))]
     if problems and not skip_bad:
         raise BadFilesError(problems)
     row_of = {name: row for row, name in enumerate(label_table.ids)}
@@ -107,13 +108,12 @@ def read_training(
     return Training(chosen, y, patients, known, problems, label_table.path, label_table.classes)
 
 
-def _mismatches(scan: ScannedBags, labels: LabelTable, bags: Any) -> list[FileProblem]:
+def _mismatches(scan: ScannedBags, labels: LabelTable, where: str) -> list[FileProblem]:
     """Labels without a bag and bags without a label, with a hint where names nearly agree."""
     assert scan.bags is not None
     broken = {bag_id(problem.path) for problem in scan.problems}
     have, labelled = set(scan.bags.ids) | broken, set(labels.ids) | labels.skipped_ids
     unknown = [name for name in labels.ids if name not in have]
-    where = str(bags) if isinstance(bags, (str, Path)) else "the frame"
     # Slide names often come with the extension of the image, or lose their zeros to Excel.
     unpadded = {name.lstrip("0"): name for name in have if name.isdecimal()}
     hint = ""
