@@ -262,7 +262,7 @@ def fit(rule: str, data: str, fold: int) -> Any:
         model, arguments = fitted(data, fold)
         model = copy.copy(model)
         with switched_off(rule):
-            model.predictor_ = engine.calibrated(*arguments).predictor
+            model.predictor_ = engine.calibrated(*arguments)[0]
         return model
     case = load(data, fold)
     with quiet_fits(), switched_off(rule):

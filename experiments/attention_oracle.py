@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -30,7 +31,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 
 from bagwise import Bags, InstanceTransformer, datasets
-from bagwise.deep import AttentionMIL
+from bagwise.deep import AttentionMIL, estimators
 from experiments import _held_out
 from experiments.attention import PUBLISHED
 
@@ -63,7 +64,8 @@ class Watched(AttentionMIL):
     def watch(self, bags: Bags, train_bags: Bags, y: NDArray[np.int64]) -> NDArray[np.float64]:
         """Train on bags, and give the probability of others after every epoch, [epochs, bags]."""
         self.watched_, self.after_ = bags, []
-        self.fit(train_bags, y)
+        with patch.object(estimators, "progress", self._looking):
+            self.fit(train_bags, y)
         return np.array(self.after_)
 
     def _build(self, X: Any, stats: Any = None) -> Any:
@@ -71,12 +73,12 @@ class Watched(AttentionMIL):
         return self.network_
 
     @contextmanager
-    def _progress(self) -> Iterator[Callable[[int, float, float], None]]:
+    def _looking(self, *_: object) -> Iterator[Callable[[int, str], None]]:
         from bagwise.deep.network import instance_features, pool
 
         X, offsets = self._images(self.watched_), self.watched_.offsets
 
-        def look(epoch: int, loss: float, valid: float) -> None:
+        def look(epoch: int, words: str) -> None:
             h = instance_features(self.network_, X, "cpu")
             self.after_.append(expit(pool(self.network_, h, offsets)[0]))
 

@@ -15,7 +15,6 @@ from bagwise.models.calibration.fit import (
     fit_isotonic,
     fit_platt,
     keep_ranking,
-    shrinkage,
     typical_range,
 )
 from bagwise.models.calibration.fit import smoothed as targets_of
@@ -277,7 +276,7 @@ def test_instance_maps_follow_their_rule(rng):
 
     gain = best(0.0).fun - naive_noisy_or_loss(*free, scores, offsets, target)
     shrunk = fit_instance_platt(scores, offsets, y, "noisy-or")
-    assert shrunk.slope == pytest.approx(free.slope * shrinkage(gain), rel=1e-4)
+    assert shrunk.slope == pytest.approx(free.slope * max(0, 1 - 1 / gain), rel=1e-4)
     assert shrunk.intercept == pytest.approx(best(shrunk.slope).x, abs=1e-3)
 
 
@@ -318,9 +317,13 @@ def test_only_bags_that_were_held_out_correct(rng):
 
 
 def test_a_slope_must_gain_a_nat_and_a_sure_one_stays():
-    assert shrinkage(-1.0) == shrinkage(0.0) == shrinkage(1.0) == 0.0
-    assert shrinkage(4.0) == 0.75
-    assert shrinkage(1e6) == pytest.approx(1.0, abs=1e-5)
+    y = np.arange(2000) % 2
+    scores = np.random.default_rng(0).normal(size=2000)
+    assert fit_platt(scores, y, shrink=True).slope == pytest.approx(1e-3, rel=0.05)  # a hint
+    scores += 2 * y
+    assert fit_platt(scores, y, shrink=True).slope == pytest.approx(
+        fit_platt(scores, y).slope, rel=0.005
+    )
 
 
 def test_the_shrunk_map_is_the_likeliest_at_its_slope(rng):

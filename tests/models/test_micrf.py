@@ -135,27 +135,6 @@ def sparse_rows(rng, n=40, d=30, share=0.06):
     return X
 
 
-def test_sparse_rows_have_the_same_dissimilarities(rng):
-    X = sparse_rows(rng)
-    assert distances.compressed(X) is not None
-    assert distances.compressed(X + 1.0) is None
-    table, rows = distances.Dissimilarities(X, np.array([1.0, 2.0, 3.0]), 64).table(np.arange(40))
-    dense = distances.cross(X, X, np.array([1.0, 2.0, 3.0]))
-    np.testing.assert_allclose(table[:, rows][:, :, rows], dense, rtol=1e-6, atol=1e-7)
-    assert (table[:, rows[5], rows[7]] == 0).all()
-
-
-@pytest.mark.parametrize("kernel", ["rbf", "linear", "intersection"])
-def test_sparse_rows_train_the_same_machine(kernel, rng, monkeypatch):
-    X = sparse_rows(rng, n=200)
-    t = (X[:, :10].sum(axis=1) + 0.1 * rng.normal(size=200) > 0).astype(int)
-    sparse = unaries.score(unaries.train(kernel, X, t, 1.0, 1.0), X)
-    monkeypatch.setattr(distances, "_SPARSE_SHARE", 0.0)
-    dense = unaries.score(unaries.train(kernel, X, t, 1.0, 1.0), X)
-    # Sums are rounded differently, and libsvm stops within 1e-3.
-    np.testing.assert_allclose(sparse, dense, atol=2e-3)
-
-
 @pytest.mark.parametrize("kernel", ["rbf", "linear", "intersection"])
 @pytest.mark.parametrize("share", [0.06, 1.0])
 def test_a_machine_on_the_kernel_matrix_is_libsvm_s_own(kernel, share, rng, monkeypatch):

@@ -8,20 +8,18 @@ releases the lock, they run side by side. Matrices are in Fortran order, and wor
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import byref, c_char, c_double, c_float, c_int, c_void_p
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 Matrix = NDArray[np.floating]
 
-_LEFT, _LOWER, _PLAIN = c_char(b"L"), c_char(b"L"), c_char(b"N")
-_N_ARGUMENTS = {"trmm": 11, "trsm": 11, "syrk": 10}
+# Left side, lower triangle, not transposed, and a diagonal that is not one.
+_TRIANGULAR = (b"L", b"L", b"N", b"N")
 
 
 def multiply_lower(W: Matrix, B: Matrix) -> Matrix:
@@ -34,7 +32,7 @@ def multiply_lower(W: Matrix, B: Matrix) -> Matrix:
     >>> multiply_lower(np.array([[2.0, 9.0], [1.0, 1.0]]), np.asfortranarray(np.eye(2))).tolist()
     [[2.0, 0.0], [1.0, 1.0]]
     """
-    return _triangular("trmm", W, B)
+    return _run("trmm", np.asfortranarray(W, dtype=B.dtype), B, B.shape[1])
 
 
 def solve_lower(L: Matrix, B: Matrix) -> Matrix:
@@ -48,7 +46,7 @@ def solve_lower(L: Matrix, B: Matrix) -> Matrix:
     >>> solve_lower(L, multiply_lower(L, B)).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    return _triangular("trsm", L, B)
+    return _run("trsm", np.asfortranarray(L, dtype=B.dtype), B, B.shape[1])
 
 
 def add_gram(total: Matrix, A: Matrix) -> Matrix:
@@ -62,32 +60,14 @@ def add_gram(total: Matrix, A: Matrix) -> Matrix:
     >>> add_gram(np.zeros((2, 2), order="F"), A).tolist()
     [[5.0, 0.0], [11.0, 25.0]]
     """
-    _check(A, total)
-    M, n = A.shape
-    number = _scalar(A.dtype)
-    one = number(1.0)
-    _routine("syrk", A.dtype.char)(
-        byref(_LOWER), byref(_PLAIN), byref(c_int(M)), byref(c_int(n)),
-        byref(one), A.ctypes.data, byref(_stride(A)),
-        byref(one), total.ctypes.data, byref(_stride(total)),
-    )  # fmt: skip
-    return total
+    return _run("syrk", A, total, A.shape[1])
 
 
-def _triangular(name: str, T: Matrix, B: Matrix) -> Matrix:
-    T = np.asfortranarray(T, dtype=B.dtype)
-    _check(T, B)
-    M, n = B.shape
-    _routine(name, B.dtype.char)(
-        byref(_LEFT), byref(_LOWER), byref(_PLAIN), byref(_PLAIN), byref(c_int(M)),
-        byref(c_int(n)), byref(_scalar(B.dtype)(1.0)), T.ctypes.data, byref(_stride(T)),
-        B.ctypes.data, byref(_stride(B)),
-    )  # fmt: skip
-    return B
+def _run(name: str, first: Matrix, second: Matrix, n: int) -> Matrix:
+    """Call a routine of two matrices with M rows, for n columns; it writes the second one.
 
-
-def _check(first: Matrix, second: Matrix) -> None:
-    """BLAS reads addresses: a wrong layout would be read as numbers."""
+    BLAS reads addresses: a wrong layout would be read as numbers.
+    """
     for matrix in (first, second):
         columns_lie_together = (
             matrix.size == 0 or matrix.shape[0] <= 1 or matrix.strides[0] == matrix.itemsize
@@ -102,33 +82,24 @@ def _check(first: Matrix, second: Matrix) -> None:
             f"BLAS needs matrices that match; got {first.dtype} {first.shape} and "
             f"{second.dtype} {second.shape}."
         )
-
-
-def _scalar(dtype: np.dtype[np.floating]) -> type[c_double] | type[c_float]:
-    return c_double if dtype == np.float64 else c_float
-
-
-def _stride(matrix: Matrix) -> c_int:
-    """Numbers from one column to the next."""
-    rows = matrix.shape[0]
-    return c_int(max(rows, 1) if matrix.shape[1] <= 1 else matrix.strides[1] // matrix.itemsize)
+    M = second.shape[0]
+    # Numbers from one column to the next.
+    (a, lda), (b, ldb) = (
+        (x.ctypes.data, c_int(max(M, 1) if x.shape[1] <= 1 else x.strides[1] // x.itemsize))
+        for x in (first, second)
+    )
+    one = byref((c_double if first.dtype == np.float64 else c_float)(1.0))
+    is_product = name == "syrk"  # of lower triangles, which are added to the second
+    flags = _TRIANGULAR[1:3] if is_product else _TRIANGULAR
+    sizes: list[Any] = [*map(c_char, flags), c_int(M), c_int(n)]
+    beta = [one] if is_product else []
+    _routine(name, first.dtype.char)(*map(byref, sizes), one, a, byref(lda), *beta, b, byref(ldb))
+    return second
 
 
 @lru_cache(maxsize=8)
 def _routine(name: str, kind: str) -> Callable[..., None]:
-    return ctypes.CFUNCTYPE(None, *[c_void_p] * _N_ARGUMENTS[name])(address(name, kind))
-
-
-@lru_cache(maxsize=8)
-def address(name: str, kind: str) -> int:
-    """Where a routine in double ("d") or single ("f") precision lies, as SciPy shows it to Cython.
-
-    Examples
-    --------
-    >>> from bagwise.core.blas import address
-    >>> address("syrk", "d") > 0
-    True
-    """
+    """A routine in double ("d") or single ("f") precision, as SciPy shows it to Cython."""
     from scipy.linalg import cython_blas
 
     capsule = cython_blas.__pyx_capi__[("d" if kind == "d" else "s") + name]
@@ -136,4 +107,6 @@ def address(name: str, kind: str) -> int:
     signature.restype, signature.argtypes = ctypes.c_char_p, [ctypes.py_object]
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return int(pointer(capsule, signature(capsule)))
+    n_arguments = 10 if name == "syrk" else 11
+    address = int(pointer(capsule, signature(capsule)))
+    return ctypes.CFUNCTYPE(None, *[c_void_p] * n_arguments)(address)

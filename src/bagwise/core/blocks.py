@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Ints
-
+from bagwise.core.arrays import Ints
 
 # Entries of a temporary matrix: 32 MiB in float64.
 BLOCK_ENTRIES = 1 << 22

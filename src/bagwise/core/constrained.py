@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bagwise.core import dirichlet, segments
-from bagwise.core.arrays import beside
+from bagwise.core.arrays import Bools, Codes, Doubles, Floats, Ints, beside
 from bagwise.core.dirichlet import ClusterPosterior, ClusterStatistics, Prior
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Codes, Doubles, Floats, Ints
 
 
 class BagBlock(NamedTuple):

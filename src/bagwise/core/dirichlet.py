@@ -19,20 +19,24 @@ over rows and what is per row come to the host, where the parameters are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg.blas import dsyr, dsyrk, dtrmm, dtrsm, strmm
 from scipy.linalg.lapack import dpotrf, dtrtri
 from scipy.special import betaln, digamma, gammaln, logsumexp
 
-from bagwise.core.arrays import beside, is_tensor, namespace, to_numpy
-
-if TYPE_CHECKING:
-    import torch
-
-    from bagwise.core.arrays import Bools, Doubles, Floats, Reals
-
+from bagwise.core.arrays import (
+    Bools,
+    Doubles,
+    Floats,
+    Reals,
+    beside,
+    is_tensor,
+    like,
+    namespace,
+    to_numpy,
+)
 
 # A component with less mass than this is empty: it is the prior to within rounding.
 EMPTY = 1e-12
@@ -144,35 +148,23 @@ def add(a: ClusterStatistics, b: ClusterStatistics) -> ClusterStatistics:
 
 def accumulate(Z: Doubles, responsibilities: Doubles, diagonal: bool) -> ClusterStatistics:
     """ClusterStatistics of rows Z [n, D] under responsibilities [n, K]."""
-    if is_tensor(Z):
-        return _device_accumulate(Z, beside(responsibilities, Z), diagonal)
-    K, D = responsibilities.shape[1], Z.shape[1]
-    N = responsibilities.sum(axis=0)
-    first = responsibilities.T @ Z
+    r = beside(responsibilities, Z)
+    N, first, n = r.sum(0), r.T @ Z, r.shape[1]
     if diagonal:
-        return ClusterStatistics(N, first, responsibilities.T @ np.square(Z))
-    second = np.zeros((K, D, D))
-    for k in np.flatnonzero(N > 0):
+        return ClusterStatistics(*map(to_numpy, (N, first, r.T @ (Z * Z))))
+    second = like(np.zeros((n, Z.shape[1], Z.shape[1])), Z)
+    # Component after component: all at once would hold K copies of the rows.
+    for k in range(n):
+        if is_tensor(Z):
+            second[k] = ((Z * r[:, k, None]).T @ Z).tril()
+            continue
         # Most responsibilities vanish, so each component touches only its own rows.
-        r = responsibilities[:, k]
-        rows = np.flatnonzero(r > _NEGLIGIBLE)
+        rows = np.flatnonzero(r[:, k] > _NEGLIGIBLE)
         scaled = Z[rows]
-        scaled *= np.sqrt(r[rows])[:, None]
+        scaled *= np.sqrt(r[rows, k])[:, None]
         # Upper of the transpose: our lower.
         dsyrk(1.0, scaled.T, lower=0, c=second[k].T, overwrite_c=1)
-    return ClusterStatistics(N, first, second)
-
-
-def _device_accumulate(Z: torch.Tensor, r: torch.Tensor, diagonal: bool) -> ClusterStatistics:
-    N, first = r.sum(0), r.T @ Z
-    if diagonal:
-        second = r.T @ Z.square()
-    else:
-        # Component after component: all at once would hold K copies of the rows.
-        second = Z.new_zeros((r.shape[1], Z.shape[1], Z.shape[1]))
-        for k in range(r.shape[1]):
-            second[k] = ((Z * r[:, k, None]).T @ Z).tril()
-    return ClusterStatistics(*(to_numpy(x) for x in (N, first, second)))
+    return ClusterStatistics(*map(to_numpy, (N, first, second)))
 
 
 def update(statistics: ClusterStatistics, prior: Prior) -> ClusterPosterior:
@@ -218,7 +210,13 @@ def update(statistics: ClusterStatistics, prior: Prior) -> ClusterPosterior:
 def mahalanobis(Z: Doubles | Reals, posterior: ClusterPosterior) -> Doubles | Reals:
     """(z - m_k)^T W_k (z - m_k) of every row and component, [n, K]."""
     if is_tensor(Z):
-        return _device_mahalanobis(Z, posterior)
+        m, factor = (beside(x, Z) for x in (posterior.m, posterior.factor))
+        lengths = Z.new_empty((len(Z), len(m)))
+        for c in range(len(m)):
+            d = Z - m[c]
+            d = d * factor[c] if factor.ndim == 2 else d @ factor[c].T
+            lengths[:, c] = d.square().sum(1)
+        return lengths
     out = np.empty((len(Z), len(posterior.beta)), dtype=Z.dtype)
     out[:, ~posterior.filled] = np.einsum("nd,nd->n", Z, Z)[:, None]  # all of them the prior
     filled = np.flatnonzero(posterior.filled)
@@ -233,15 +231,6 @@ def mahalanobis(Z: Doubles | Reals, posterior: ClusterPosterior) -> Doubles | Re
         for k in filled:
             difference = np.subtract(block, posterior.m[k], out=buffer[: len(block)])
             out[start : start + _BLOCK, k] = _squared_length(difference, posterior.factor[k])
-    return out
-
-
-def _device_mahalanobis(Z: torch.Tensor, posterior: ClusterPosterior) -> torch.Tensor:
-    m, factor = (beside(x, Z) for x in (posterior.m, posterior.factor))
-    out = Z.new_empty((len(Z), len(m)))
-    for k in range(len(m)):
-        d = Z - m[k]
-        out[:, k] = (d * factor[k] if factor.ndim == 2 else d @ factor[k].T).square().sum(1)
     return out
 
 
@@ -275,8 +264,8 @@ def responsibilities(
     """
     if is_tensor(Z):
         at_mean, nu = (beside(x, Z) for x in (_log_joint_at_mean(posterior, prior), posterior.nu))
-        log_rho = _device_mahalanobis(Z, posterior).mul(-0.5 * nu).add(at_mean)
-        return log_rho.softmax(1), to_numpy(log_rho.logsumexp(1))
+        on_device: Any = at_mean - 0.5 * nu * mahalanobis(Z, posterior)
+        return on_device.softmax(1), to_numpy(on_device.logsumexp(1))
     K, D = posterior.m.shape
     if prior.diagonal or D < _SCREEN_FEATURES or K < _SCREEN_COMPONENTS or len(Z) < 4 * _PROBE:
         return normalise(log_joint(Z, posterior, prior))

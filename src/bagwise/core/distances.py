@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bagwise.core import segments
-from bagwise.core.arrays import Floats, Reals
+from bagwise.core.arrays import Floats, Ints, Reals
 from bagwise.core.blocks import BLOCK_ENTRIES, whole_segments
 from bagwise.core.squared import sq_distances
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Ints
 
 Distance = Callable[[Reals, Reals], Floats]
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from bagwise.core.arrays import is_sparse, is_tensor
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Reals, Rows
-
+from bagwise.core.arrays import Bools, Reals, Rows, is_sparse, is_tensor
 
 # Rows looked at together, so that a memory map is never read whole.
 _ROWS = 65_536

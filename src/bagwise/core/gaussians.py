@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from bagwise.core import linalg
-from bagwise.core.arrays import Doubles, at_least, is_tensor, namespace
+from bagwise.core.arrays import Array, Doubles, Floats, at_least, is_tensor, namespace
 
 if TYPE_CHECKING:
     import torch
 
-    from bagwise.core.arrays import Array, Floats
     from bagwise.core.kernels import Kernel
 
 

@@ -16,7 +16,8 @@ returned only where the optimality conditions of the whole program hold.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,14 +25,9 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import linprog
 from sklearn.svm import LinearSVC
 
+from bagwise.core.arrays import Floats
 from bagwise.core.blocks import BLOCK_ENTRIES
 from bagwise.core.interrupts import interruptible
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from bagwise.core.arrays import Floats
-
 
 # HiGHS solves programs with so many features of bags within about a second.
 _SIMPLEX_ENTRIES = 1 << 18

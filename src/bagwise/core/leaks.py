@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from math import lgamma
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bagwise.core.arrays import as_array, is_sparse
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Ints, Reals, Rows
-
+from bagwise.core.arrays import Bools, Ints, Reals, Rows, as_array, is_sparse
 
 # What chance may do, over all candidates together, before a feature is named.
 _CHANCE = 0.01

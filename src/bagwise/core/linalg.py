@@ -17,12 +17,10 @@ import numpy as np
 from scipy.linalg import lapack, solve_triangular
 
 from bagwise.core import blas
-from bagwise.core.arrays import Floats, is_tensor, like, to_numpy
+from bagwise.core.arrays import Array, ArrayT, Doubles, Floats, Reals, is_tensor, like, to_numpy
 
 if TYPE_CHECKING:
     import torch
-
-    from bagwise.core.arrays import Array, ArrayT, Doubles, Reals
 
 
 # Added to the diagonal before the first attempt, relative to the mean of the diagonal.
@@ -55,8 +53,14 @@ def cholesky(K: ArrayT, jitter: float = JITTER) -> ArrayT:
     scale = float(K.diagonal().mean()) or 1.0
     amount = jitter
     while amount <= _LARGEST_JITTER:
-        L = _try_cholesky(K, amount * scale)
-        if L is not None:
+        if is_tensor(K):
+            import torch
+
+            L, info = torch.linalg.cholesky_ex(plus_identity(K, amount * scale))
+        else:
+            shifted = plus_identity(K, amount * scale)
+            L, info = lapack.dpotrf(shifted, lower=1, clean=1, overwrite_a=1)
+        if not int(info) and bool(np.isfinite(float(L[-1, -1]))):
             if amount > jitter:
                 warnings.warn(
                     f"the kernel matrix is nearly singular; jitter raised to {amount * scale:.1e} "
@@ -71,16 +75,6 @@ def cholesky(K: ArrayT, jitter: float = JITTER) -> ArrayT:
         f"jitter {_LARGEST_JITTER * scale:.1e}; a kernel must be symmetric positive semi-definite "
         "and finite."
     )
-
-
-def _try_cholesky(K: ArrayT, amount: float) -> ArrayT | None:
-    if is_tensor(K):
-        import torch
-
-        L, info = torch.linalg.cholesky_ex(plus_identity(K, amount))
-        return None if int(info) else L
-    L, info = lapack.dpotrf(plus_identity(K, amount), lower=1, clean=1, overwrite_a=1)
-    return None if info or not np.isfinite(L[-1, -1]) else L
 
 
 def solve_lower(L: Array, B: ArrayT) -> ArrayT:

@@ -8,15 +8,13 @@ are not extended (Proposition 3), which is the same as zeros at their ends.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from bagwise.core.arrays import Floats, Ints
+from bagwise.core.arrays import Floats, Ints
 
 
 class ElasticNet(NamedTuple):

@@ -6,16 +6,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bagwise.core import segments
-from bagwise.core.arrays import namespace, softplus
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import ArrayT, Codes, Floats, Ints
+from bagwise.core.arrays import ArrayT, Codes, Floats, Ints, namespace, softplus
 
 
 class BagRule(Protocol):

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from bagwise.core.arrays import Array, ArrayT, Bools, Codes, Floats, Ints, is_tensor, namespace
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import ArrayLike, NDArray
 
 # Where the segments start and end: integers, beside the values.
 Offsets: TypeAlias = "Ints | torch.Tensor"

@@ -14,15 +14,13 @@ Compiled with numba at first use, so import this module where it is needed.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike
 
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Floats, Ints
-
+from bagwise.core.arrays import Floats, Ints
 
 # The bound must gain this much (relative) within _PATIENCE sweeps, or the sweeps end.
 _PATIENCE = 5
@@ -141,13 +139,16 @@ def _energy(problem, labels):  # type: ignore[no-untyped-def]
 # min over floats vectorises only when NaN is ruled out: energies are finite.
 @njit(cache=True, fastmath={"nnan", "nsz"})
 def _send(  # type: ignore[no-untyped-def]
-    gamma, belief, back, back_at, n, block, block_at, transposed, out, out_at, m, buffer
+    gamma, belief, sender, edge, receiver, buffer
 ):
     """Set out = min over the sender's states of gamma belief - back + block, less its minimum.
 
     Arrays come whole, with where to start in them: slicing costs more than the work on a small
     block.
     """
+    back, back_at, n = sender
+    block, block_at, transposed = edge
+    out, out_at, m = receiver
     for i in range(n):
         buffer[i] = gamma * belief[i] - back[back_at + i]
     lowest = np.inf
@@ -198,20 +199,8 @@ def _forward(problem, adjacency, first, second, labels, belief, buffer):  # type
         gamma = 1.0 / max(n_later, n_earlier, 1)
         for e in range(later[s], later[s + 1]):
             at, m = to_second[e], to_second[e + 1] - to_second[e]
-            _send(
-                gamma,
-                belief,
-                first,
-                to_first[e],
-                k,
-                blocks,
-                starts[e],
-                False,
-                second,
-                at,
-                m,
-                buffer,
-            )
+            sender, receiver = (first, to_first[e], k), (second, at, m)
+            _send(gamma, belief, sender, (blocks, starts[e], False), receiver, buffer)
 
 
 @njit(cache=True)
@@ -238,20 +227,8 @@ def _backward(problem, adjacency, first, second, belief, buffer):  # type: ignor
         for at in range(earlier_start[s], earlier_start[s + 1]):
             e = earlier[at]
             to, m = to_first[e], to_first[e + 1] - to_first[e]
-            bound += _send(
-                gamma,
-                belief,
-                second,
-                to_second[e],
-                k,
-                blocks,
-                starts[e],
-                True,
-                first,
-                to,
-                m,
-                buffer,
-            )
+            sender, receiver = (second, to_second[e], k), (first, to, m)
+            bound += _send(gamma, belief, sender, (blocks, starts[e], True), receiver, buffer)
     return bound
 
 

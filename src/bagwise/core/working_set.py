@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Codes, Floats, Ints
+from bagwise.core.arrays import Bools, Codes, Floats, Ints
 
 Classifier = TypeVar("Classifier")
 # Where this share of the rows outside violates its margin, the rest is added with them: another

@@ -10,8 +10,6 @@ slide image classification with self-supervised contrastive learning" (2021).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -25,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core import segments
+from bagwise.core.arrays import Floats, RandomState, Reals
 from bagwise.models.base import BagClassifier, InstanceClassifier, TrainingData, two_probabilities
 from bagwise.models.execution import Execution, resolve
 from bagwise.models.held_out import leave_out
@@ -35,11 +34,11 @@ from bagwise.models.parameters import (
     HasParameters,
     parameter,
 )
+from bagwise.models.progress import progress
 
 if TYPE_CHECKING:
     import torch
 
-    from bagwise.core.arrays import Floats, RandomState, Reals
     from bagwise.deep.network import BagNetwork
 
 
@@ -82,44 +81,27 @@ class _TrainsNetwork(HasParameters):
         seed = int(rng.randint(2**31 - 1))
         self.held_out_ = leave_out(data.y, self.validation_fraction, rng)
         # The caller's random stream is left as it was.
-        with torch.random.fork_rng(devices=[]), self._progress() as report:
+        name = type(self).__name__
+        with (
+            torch.random.fork_rng(devices=[]),
+            progress(name, self.max_epochs, self.verbose) as show,
+        ):
             torch.manual_seed(seed)
-            options = net.TrainingOptions(
-                self.learning_rate,
-                self.weight_decay,
-                self.batch_size,
-                self.max_epochs,
-                self.patience,
-                device,
-                self.mixed_precision,
-                seed,
-                report,
-            )
             network = self._build(X, net.input_stats(X))
-            network, history = net.train(
-                network, X, data.bags.offsets, data.y, self.held_out_, options
+            training = net.NetworkTraining(
+                network,
+                X,
+                data.bags.offsets,
+                data.y,
+                self.held_out_,
+                device,
+                self.get_params(deep=False),
             )
+            history = training.run(seed, show)
         self.weights_ = save({k: v.contiguous().cpu() for k, v in network.state_dict().items()})
         self.instance_shape_ = X.shape[1:]
         self.loss_history_, self.validation_loss_history_ = np.array(history).T
         self.n_iter_ = len(history)
-
-    @contextmanager
-    def _progress(self) -> Iterator[Callable[[int, float, float], None]]:
-        """What to call after each epoch: a progress bar with the losses when verbose."""
-        if not self.verbose:
-            yield lambda epoch, loss, valid: None
-            return
-        from rich.progress import Progress
-
-        with Progress(transient=True) as bar:
-            task = bar.add_task("training", total=self.max_epochs)
-
-            def report(epoch: int, loss: float, valid: float) -> None:
-                text = f"loss {loss:.3f}, held out {valid:.3f}"
-                bar.update(task, completed=epoch + 1, description=text)
-
-            yield report
 
     def _device(self) -> str:
         """The torch device to work on; a missing GPU is an error."""

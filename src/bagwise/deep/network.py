@@ -8,8 +8,8 @@ and a linear head scores z_b = sum_n a_n h_n.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,11 +17,7 @@ from torch import nn
 from torch.nn.functional import batch_norm, binary_cross_entropy_with_logits
 
 from bagwise.core import segments
-from bagwise.core.arrays import tensor_of
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Column, Floats, Ints, Reals
-
+from bagwise.core.arrays import Bools, Column, Floats, Ints, Reals, tensor_of
 
 # Instances pushed through the backbone at a time when no gradient is needed.
 _CHUNK = 4096
@@ -167,20 +163,6 @@ class DualStreamNetwork(BagNetwork):
         return bag, logits
 
 
-class TrainingOptions(NamedTuple):
-    """How a network is trained."""
-
-    learning_rate: float
-    weight_decay: float
-    batch_size: int
-    max_epochs: int
-    patience: int
-    device: str
-    mixed_precision: bool
-    seed: int
-    report: Any  # called with (epoch, training loss, validation loss)
-
-
 def as_images(X: Reals, image_shape: tuple[int, ...] | None) -> Reals:
     """Instances as the network sees them: vectors [N, D] or images [N, C, H, W]."""
     X = np.asarray(X, dtype=np.float32, order="C")
@@ -228,86 +210,77 @@ def input_stats(X: Reals) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.as_tensor(mean, dtype=torch.float32), torch.as_tensor(std, dtype=torch.float32)
 
 
-def batches(
-    X: Reals, offsets: Ints, order: Ints, batch_size: int, device: str
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, Ints]]:
-    """Ragged mini-batches of bags: instances, their offsets, and which bags they are."""
-    for start in range(0, len(order), batch_size):
-        chosen = order[start : start + batch_size]
-        rows, local = segments.take(offsets, chosen)
-        yield (
-            torch.as_tensor(X[rows]).to(device),
-            torch.as_tensor(local).to(device),
-            chosen,
+class NetworkTraining(NamedTuple):
+    """A network and the bags that it is trained on; ``settings`` are the estimator's parameters."""
+
+    network: BagNetwork
+    X: Reals
+    offsets: Ints
+    y: Column
+    held_out: Bools  # [B] bags used for early stopping only
+    device: str
+    settings: dict[str, Any]
+
+    def run(self, seed: int, report: Callable[[int, str], None]) -> list[tuple[float, float]]:
+        """Minimise the cross-entropy of bag labels; keep the epoch best on held-out bags.
+
+        Returns the training and the validation loss of each epoch.
+        """
+        network, settings = self.network.to(self.device), self.settings
+        optimiser = torch.optim.AdamW(
+            network.parameters(),
+            lr=settings["learning_rate"],
+            weight_decay=settings["weight_decay"],
         )
-
-
-def train(
-    network: BagNetwork,
-    X: Reals,
-    offsets: Ints,
-    y: Column,
-    held_out: Bools,
-    options: TrainingOptions,
-) -> tuple[BagNetwork, list[tuple[float, float]]]:
-    """Minimise the cross-entropy of bag labels; keep the epoch best on held-out bags.
-
-    ``held_out`` is a mask of bags used for early stopping only. Returns the network and, for
-    each epoch, the training and the validation loss.
-    """
-    device = options.device
-    network = network.to(device)
-    optimiser = torch.optim.AdamW(
-        network.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
-    )
-    shuffler = np.random.default_rng(options.seed)
-    train_bags, valid_bags = np.flatnonzero(~held_out), np.flatnonzero(held_out)
-    target = torch.as_tensor(y, dtype=torch.float32).to(device)
-    history: list[tuple[float, float]] = []
-    best, best_loss, waited = copy.deepcopy(network.state_dict()), np.inf, 0
-    for epoch in range(options.max_epochs):
-        network.train()
-        order, total = shuffler.permutation(train_bags), 0.0
-        for x, local, chosen in batches(X, offsets, order, options.batch_size, device):
-            optimiser.zero_grad()
-            with torch.autocast(device, torch.bfloat16, enabled=options.mixed_precision):
-                h = network.features(x)
-            logits, _ = network.pool(h.float(), local)
-            batch_loss = binary_cross_entropy_with_logits(logits, target[chosen])
-            batch_loss.backward()
-            optimiser.step()
-            total += float(batch_loss.detach()) * len(chosen)
-        loss = total / len(order)
+        shuffler = np.random.default_rng(seed)
+        train_bags, valid_bags = np.flatnonzero(~self.held_out), np.flatnonzero(self.held_out)
         watched = valid_bags if len(valid_bags) else train_bags
-        valid = _loss(network, X, offsets, watched, target, options)
-        history.append((loss, valid))
-        options.report(epoch, loss, valid)
-        if valid < best_loss - 1e-5:
-            best, best_loss, waited = copy.deepcopy(network.state_dict()), valid, 0
-        else:
-            waited += 1
-            if waited >= options.patience:
-                break
-    network.load_state_dict(best)
-    return network.eval(), history
+        history: list[tuple[float, float]] = []
+        best, best_loss, waited = copy.deepcopy(network.state_dict()), np.inf, 0
+        for epoch in range(settings["max_epochs"]):
+            network.train()
+            order, total = shuffler.permutation(train_bags), 0.0
+            for x, local, target in self.batches(order):
+                optimiser.zero_grad()
+                precise = not settings["mixed_precision"]
+                with torch.autocast(self.device, torch.bfloat16, enabled=not precise):
+                    h = network.features(x)
+                logits, _ = network.pool(h.float(), local)
+                batch_loss = binary_cross_entropy_with_logits(logits, target)
+                batch_loss.backward()
+                optimiser.step()
+                total += float(batch_loss.detach()) * len(target)
+            loss, valid = total / len(order), self.loss(watched)
+            history.append((loss, valid))
+            report(epoch + 1, f"loss {loss:.3f}, held out {valid:.3f}")
+            if valid < best_loss - 1e-5:
+                best, best_loss, waited = copy.deepcopy(network.state_dict()), valid, 0
+            else:
+                waited += 1
+                if waited >= settings["patience"]:
+                    break
+        network.load_state_dict(best)
+        network.eval()
+        return history
 
+    def batches(self, order: Ints) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Ragged mini-batches of bags: instances, their offsets, and the labels."""
+        for start in range(0, len(order), self.settings["batch_size"]):
+            chosen = order[start : start + self.settings["batch_size"]]
+            rows, local = segments.take(self.offsets, chosen)
+            target = torch.as_tensor(self.y[chosen], dtype=torch.float32)
+            x, offsets = torch.as_tensor(self.X[rows]), torch.as_tensor(local)
+            yield x.to(self.device), offsets.to(self.device), target.to(self.device)
 
-@torch.no_grad()
-def _loss(
-    network: BagNetwork,
-    X: Reals,
-    offsets: Ints,
-    order: Ints,
-    target: torch.Tensor,
-    options: TrainingOptions,
-) -> float:
-    network.eval()
-    total = 0.0
-    for x, local, chosen in batches(X, offsets, order, options.batch_size, options.device):
-        total += float(
-            binary_cross_entropy_with_logits(network(x, local), target[chosen], reduction="sum")
+    @torch.no_grad()
+    def loss(self, order: Ints) -> float:
+        """Mean cross-entropy of some bags."""
+        self.network.eval()
+        losses = (
+            binary_cross_entropy_with_logits(self.network(x, local), target, reduction="sum")
+            for x, local, target in self.batches(order)
         )
-    return total / len(order)
+        return sum(map(float, losses)) / len(order)
 
 
 @torch.no_grad()

@@ -7,10 +7,11 @@ rank instances, ``decision_function_instances``; both are signed so that > 0 mea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import ArrayLike
 from scipy.special import expit
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
@@ -33,9 +34,6 @@ from bagwise.models.labels import (
     warn_of_constant_columns,
 )
 from bagwise.models.parameters import HasParameters
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 # What scikit-learn's validation knows of parameters: constraints by name, or "no_validation".
 Constraints: TypeAlias = dict[str, list[object] | str]
@@ -301,12 +299,4 @@ def two_probabilities(log_odds: Floats) -> Floats:
             odds_against = np.exp(-log_odds[rows])
         np.divide(1.0, 1.0 + odds_against, out=columns[rows, 1])
         np.subtract(1.0, columns[rows, 1], out=columns[rows, 0])
-    return columns
-
-
-def two_columns(positive: Floats) -> Floats:
-    """Probabilities of both classes from those of the positive one, shape (n, 2)."""
-    columns = np.empty((len(positive), 2))
-    columns[:, 1] = positive
-    np.subtract(1, positive, out=columns[:, 0])
     return columns

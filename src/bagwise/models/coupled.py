@@ -20,7 +20,6 @@ from bagwise.models.base import (
     InstanceClassifier,
     Scores,
     two_class_data,
-    two_columns,
     two_probabilities,
 )
 from bagwise.models.classes import TWO_CLASSES
@@ -263,7 +262,7 @@ class Coupled(InstanceClassifier):
             more = {"return_std": True} if return_std else {}
             return self.estimator_.predict_proba(bags, **more, **options)
         p, std = positive_proba(self.estimator_, bags)
-        return two_columns(np.asarray(p, dtype=np.float64)), std
+        return np.column_stack([1 - p, p]), std
 
     def decision_function_instances(self, bags: BagsLike) -> Any:
         """Log-odds of each instance among its neighbours, aligned with ``bags.instances``.
@@ -309,7 +308,7 @@ class Coupled(InstanceClassifier):
             if not return_std:
                 return self.estimator_.predict_proba_instances(bags)
             p, std = positive_proba(self.estimator_, bags, "_instances")
-            return two_columns(np.asarray(p, dtype=np.float64)), std
+            return np.column_stack([1 - p, p]), std
         scores = self.score_bags(bags)
         proba = two_probabilities(scores.instance)
         return (proba, scores.instance_std) if return_std else proba

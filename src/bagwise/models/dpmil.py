@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +23,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import constrained, dirichlet, rules, segments
-from bagwise.core.arrays import is_tensor, to_numpy
+from bagwise.core.arrays import Doubles, Floats, Ints, RandomState, Rows, is_tensor, to_numpy
 from bagwise.core.blocks import whole_segments
 from bagwise.core.constrained import BagBlock, ClassSums, MixtureState
 from bagwise.core.dirichlet import ClusterPosterior, Prior
@@ -37,11 +36,8 @@ from bagwise.models.execution import Execution, free_memory, resolve
 from bagwise.models.held_out import folds
 from bagwise.models.labels import Labels
 from bagwise.models.parameters import AT_LEAST_1, BAG_RULES, NOT_NEGATIVE, POSITIVE, parameter
+from bagwise.models.progress import progress
 from bagwise.models.scaling import ScalesFeatures
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Doubles, Floats, Ints, RandomState, Rows
-
 
 # Instances worked on at a time; a bag is never split.
 _ROWS = 8192
@@ -247,12 +243,11 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         starts = [rules.inherited_labels(codes, known, bags.offsets)]
         if self.n_init > 1:
             pieces = _pieces(bags, codes, known, prior, device)
-            blocks = OnPiece(_block, prior, device)
             starts.append(
-                constrained.witness_labels(lambda: (blocks(piece)[1] for piece in pieces), prior)
+                constrained.witness_labels(lambda: (p.block(prior, device) for p in pieces), prior)
             )
         best: tuple[MixtureState, Ints] | None = None
-        with _progress(self.verbose, self.n_init * self.max_iter) as report:
+        with progress("DPMIL", self.n_init * self.max_iter, self.verbose) as show:
             for i, n_clusters in enumerate(start_sizes(self.n_components, self.n_init)):
                 # Every second start has few positives; the bound tells which is better.
                 labels = starts[i % 2]
@@ -260,6 +255,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
                 for c in range(len(self.classes_)):
                     rows = np.flatnonzero(labels == c)
                     clusters[rows] = cluster(bags.instances, rows, n_clusters, prior, rng)
+                report = partial(_report, show, i * self.max_iter)
                 found = infer(bags, targets, labels, clusters, report=report)
                 if best is None or found[0].bounds[-1] > best[0].bounds[-1]:
                     best, start = found, (labels, clusters)
@@ -336,14 +332,15 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         start, first = RunningSum(), 0
         for piece in pieces:
             rows = slice(first, first := first + len(piece.known))
-            Z = OnPiece(_block, prior, device)(piece)[1].Z
+            Z = piece.block(prior, device).Z
             sizes = len(self.classes_), self.n_components, prior.diagonal
             start(constrained.sums_of_clusters(Z, labels[rows], clusters[rows], *sizes))
 
         def run(function: Callable[[BagBlock], tuple[Ints, ClassSums]]) -> ClassSums:
             nonlocal pieces
             sums = RunningSum()
-            pieces = driver.sweep(OnPiece(function, prior, device), pieces, sums)
+            work = partial(_on_piece, function=function, prior=prior, device=device)
+            pieces = driver.sweep(work, pieces, sums)
             return sums.value
 
         state = constrained.infer(
@@ -425,11 +422,6 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         self.bound_ = state.bounds[-1]
         self.n_iter_ = len(state.bounds)
         self.converged_ = state.converged
-
-    def log_density_instances(self, bags: BagsLike) -> Any:
-        """Log predictive density of each instance under each class, (n_instances, n_classes)."""
-        checked = self._validate_predict(bags)
-        return self._log_density(checked, self._device(bags), self._mixtures)
 
     def _log_density(
         self, bags: Bags, device: str | None, mixtures: tuple[ClusterPosterior, ...]
@@ -566,25 +558,21 @@ class PieceOfBags(NamedTuple):
     known: Ints  # [n]
     labels: Ints | None = None  # [n] as inferred last
 
-
-@dataclass(frozen=True)
-class OnPiece:
-    """A function of the block of a piece; picklable, for any driver."""
-
-    function: Callable[[BagBlock], tuple[Ints | None, Any]]
-    prior: Prior
-    device: str | None
-
-    def __call__(self, piece: PieceOfBags) -> tuple[PieceOfBags, Any]:
-        """The piece with its new labels, and the rest of the result."""
-        whitened = is_tensor(piece.X)
-        Z = piece.X if whitened else _whitened(piece.X[:], self.prior, self.device)
-        labels, result = self.function(BagBlock(Z, piece.offsets, piece.y, piece.known))
-        return piece._replace(labels=labels), result
+    def block(self, prior: Prior, device: str | None) -> BagBlock:
+        """What inference sees of it, on the device where the work is done."""
+        Z = self.X if is_tensor(self.X) else _whitened(self.X[:], prior, device)
+        return BagBlock(Z, self.offsets, self.y, self.known)
 
 
-def _block(block: BagBlock) -> tuple[None, BagBlock]:
-    return None, block
+def _on_piece(
+    piece: PieceOfBags,
+    function: Callable[[BagBlock], tuple[Ints, ClassSums]],
+    prior: Prior,
+    device: str | None,
+) -> tuple[PieceOfBags, ClassSums]:
+    """The piece with the new labels of its instances, and the sums over them."""
+    labels, sums = function(piece.block(prior, device))
+    return piece._replace(labels=labels), sums
 
 
 def _labels_of(piece: PieceOfBags) -> tuple[PieceOfBags, Any]:
@@ -624,16 +612,5 @@ def _numbered_rows(bags: Bags) -> Iterator[tuple[slice, Any]]:
         yield rows, np.asarray(bags.instances[rows])
 
 
-@contextmanager
-def _progress(verbose: bool, total: int) -> Iterator[Callable[[int, float], None] | None]:
-    """A progress bar that shows the bound, or nothing."""
-    if not verbose:
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    with Progress(
-        TextColumn("DPMIL"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
-    ) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda _, bound: bar.update(task, advance=1, description=f"bound {bound:.6g}")
+def _report(show: Callable[[int, str], None], before: int, n_iter: int, bound: float) -> None:
+    show(before + n_iter, f"bound {bound:.6g}")

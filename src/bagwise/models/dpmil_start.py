@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.cluster import KMeans
 
 from bagwise.core import dirichlet
+from bagwise.core.arrays import Floats, Ints, Reals
 from bagwise.core.dirichlet import Prior
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Floats, Ints, Reals
-
 
 # k-means only has to start the mixtures: it sees at most this many instances of a class.
 _START_ROWS = 20_000

@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import StrOptions
 
 from bagwise.bags import Bags, BagsLike
 from bagwise.core import distances, segments
+from bagwise.core.arrays import Bools, Column, Floats, Ints, Reals
 from bagwise.models.base import InstanceClassifier, TrainingData
 from bagwise.models.calibration.calibrated import CalibratedClassifier
 from bagwise.models.execution import free_memory
@@ -25,7 +26,6 @@ from bagwise.models.held_out import CV
 from bagwise.models.parameters import POSITIVE, parameter
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Column, Floats, Ints, Reals
     from bagwise.core.distances import Distance
     from bagwise.models.labels import ClassWeight
 

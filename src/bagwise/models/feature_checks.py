@@ -6,16 +6,15 @@ import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import has_fit_parameter
 
 from bagwise.bags import Bags
+from bagwise.core.arrays import Column, Floats
 from bagwise.core.leaks import determining_features
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
     from sklearn.base import BaseEstimator
-
-    from bagwise.core.arrays import Column, Floats
 
 
 def remember_feature_names(estimator: BaseEstimator, bags: Bags) -> None:

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 
-from bagwise.core.arrays import Bools, Ints
+from bagwise.core.arrays import Bools, Column, Floats, Ints
 
 if TYPE_CHECKING:
     from sklearn.model_selection import BaseCrossValidator
 
-    from bagwise.core.arrays import Column, Floats
     from bagwise.models.base import TrainingData
 
 Split: TypeAlias = tuple[Ints, Ints]  # training and test bags

@@ -7,21 +7,17 @@ in the notation of Li, Kwok and Lu (2010), whose equation numbers are cited.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils._param_validation import StrOptions
 
 from bagwise.core import distances, l1_svm
+from bagwise.core.arrays import Floats
 from bagwise.models.base import TrainingData
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
 from bagwise.models.parameters import POSITIVE, parameter
 from bagwise.models.scaling import ScalesFeatures
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Floats
-
 
 # Relative size below which a weight of the solver counts as 0.
 _ZERO = 1e-9

@@ -16,6 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 
 from bagwise.core import distances, mio
+from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.models.base import TrainingData, two_class_data
 from bagwise.models.calibration.fit import Calibrator, fit_calibrator
 from bagwise.models.embedded import EmbeddedClassifier, Examples, make_examples
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from bagwise.bags import BagsLike, InstanceLabels
-    from bagwise.core.arrays import Floats, Ints, RandomState
     from bagwise.core.mio import ElasticNet
 
 
@@ -237,7 +237,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
                     )
                 elif Z is not None:
                     # A further multiplier over all features.
-                    z = self._with_bias(Z[e, self.state_.ids[: self.state_.n_anchors]])
+                    z = np.append(self.bias, Z[e, self.state_.ids[: self.state_.n_anchors]])
                     mio.step(self.state_, z, examples.signs[e], costs[e], self._net())
             self.n_iter_ = n_iter
             if self.passes == "refine" and Z is not None:
@@ -265,7 +265,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         else:
             d = self._instance_distance()(x, state.anchors[: state.n_anchors])
             similar = distances.similarity(d.min(axis=0), self.sigma_)
-        theta, margin = mio.step(state, self._with_bias(similar), examples.signs[e], cost, net)
+        theta, margin = mio.step(state, np.append(self.bias, similar), examples.signs[e], cost, net)
         state = state._replace(n_steps=state.n_steps + 1)
         if self.max_instances is not None:  # memory stays bounded
             state = mio.drop_anchors(state, net, self.max_instances)
@@ -277,13 +277,8 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
     def _as_first_seen(self, z: Floats, step: int) -> Floats:
         """Features of a bag when it came: zero for instances that came later (Prop. 3)."""
         n = self.state_.n_anchors
-        return self._with_bias(np.where(self.state_.born[:n] <= step, z[self.state_.ids[:n]], 0))
-
-    def _with_bias(self, similar: Floats) -> Floats:
-        z = np.empty(len(similar) + 1)
-        z[0] = self.bias
-        z[1:] = similar
-        return z
+        came = self.state_.born[:n] <= step
+        return np.append(self.bias, np.where(came, z[self.state_.ids[:n]], 0))
 
     def _duality_gap(self, Z: Floats, signs: Floats, costs: Floats, visit: _Visits) -> float:
         # Primal (3) less dual (4) at the weights (6) of the sum of multipliers.

@@ -76,19 +76,17 @@ class _FeatureMoments(NamedTuple):
 
 def measure(X: Rows) -> _FeatureMoments:
     """Rows in chunks, each read once."""
-    step = max(1, _NUMBERS // X.shape[1])
-    return pooled([_measure(X[a : a + step]) for a in range(0, X.shape[0], step)])
-
-
-def _measure(X: Rows) -> _FeatureMoments:
-    rows = np.asarray(X)
-    runs = _cached_runs(rows)
+    step, parts = max(1, _NUMBERS // X.shape[1]), []
     # NaN and infinity go through, so that one pass over rows on disk also finds them.
     with np.errstate(invalid="ignore", over="ignore"):
-        sums = [rows[run].sum(axis=0, dtype=np.float64) for run in runs]
-        mean = np.sum(sums, axis=0) / len(rows)
-        squares = [np.square(rows[run] - mean).sum(axis=0) for run in runs]
-        return _FeatureMoments(len(rows), mean, np.sum(squares, axis=0))
+        for start in range(0, X.shape[0], step):
+            rows = np.asarray(X[start : start + step])
+            runs = _cached_runs(rows)
+            sums = [rows[run].sum(axis=0, dtype=np.float64) for run in runs]
+            mean = np.sum(sums, axis=0) / len(rows)
+            squares = [np.square(rows[run] - mean).sum(axis=0) for run in runs]
+            parts.append(_FeatureMoments(len(rows), mean, np.sum(squares, axis=0)))
+    return pooled(parts)
 
 
 def pooled(parts: Sequence[_FeatureMoments]) -> _FeatureMoments:

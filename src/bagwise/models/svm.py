@@ -24,7 +24,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags
 from bagwise.core import segments
-from bagwise.core.arrays import is_sparse
+from bagwise.core.arrays import Bools, Codes, Column, Floats, Ints, Rows, is_sparse
 from bagwise.core.blocks import BLOCK_ENTRIES
 from bagwise.core.distances import set_kernel, set_self_kernel
 from bagwise.core.working_set import solve_on_working_set
@@ -34,7 +34,6 @@ from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 from bagwise.models.scaling import ScalesFeatures
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Codes, Column, Floats, Ints, Rows
     from bagwise.models.labels import ClassWeight
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import HasMethods
 
 from bagwise.bags import Bags, BagsLike, InstanceLabels
 from bagwise.core import rules, segments
+from bagwise.core.arrays import Floats, Rows
 from bagwise.models.base import TrainingData, check_scores
 from bagwise.models.calibration.calibrated import BestInstanceClassifier, CalibratedClassifier
 from bagwise.models.calibration.fit import Calibrator, fit_calibrator
@@ -23,11 +24,6 @@ from bagwise.models.held_out import fitted_without, splits
 from bagwise.models.parameters import BAG_RULES, parameter
 from bagwise.models.pipeline import BagStatistics
 from bagwise.models.scaling import ScalesFeatures
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from bagwise.core.arrays import Floats, Rows
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 
 from bagwise.core import segments
+from bagwise.core.arrays import Floats
 from bagwise.models.base import (
     BagClassifier,
     InstanceClassifier,
@@ -28,10 +30,7 @@ from bagwise.models.held_out import CV, fitted_without, splits
 from bagwise.models.parameters import parameter
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
     from bagwise.bags import Bags, BagsLike, InstanceLabels
-    from bagwise.core.arrays import Floats
 
 
 def gives_probabilities(model: CalibratedClassifier) -> bool:

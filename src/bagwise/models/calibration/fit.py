@@ -210,8 +210,9 @@ def fit_platt(
     y : array of shape (n_bags,), 0 or 1
     offsets : where the instances of each bag start or None, default=None
     shrink : bool, default=False
-        Multiply the slope by `shrinkage` of its gain over the base rate, and fit the intercept
-        again. Where nothing is left of the slope, `keep_ranking` gives a small one.
+        Multiply the slope by ``max(0, 1 - 1 / gain)``, its gain over the base rate being in nats,
+        and fit the intercept again. Where nothing is left of the slope, `keep_ranking` gives a
+        small one.
     count, weight : arrays or None, default=None
         As in `smoothed`.
 
@@ -245,27 +246,14 @@ def fit_platt(
     if not shrink:
         return best
     gain = loss(np.array(flat), s=scores)[0] - loss(np.array(best), s=scores)[0]
-    slope = best.slope * shrinkage(gain)
+    # A slope must gain one nat, Akaike's penalty of a parameter, before it counts at all. Scores
+    # without information gain half a nat on average, so that they mostly end at the base rate, and
+    # a slope that is certain stays as it is.
+    slope = best.slope * max(0.0, 1 - 1 / gain) if gain > 0 else 0.0
     if slope == 0:
         return keep_ranking(flat, scores)
     near = flat.intercept if offsets is None else best.intercept + best.slope * centre
     return keep_ranking(Platt(slope, _best_intercept(loss, slope, scores, near)), scores)
-
-
-def shrinkage(gain: float) -> float:
-    """By what to multiply a slope whose maximum likelihood brought ``gain`` nats over none.
-
-    ``max(0, 1 - 1 / gain)``: a slope must gain one nat, Akaike's penalty of a parameter, before it
-    counts at all. Scores without information gain half a nat on average, so that they mostly end at
-    the base rate, and a slope that is certain stays as it is.
-
-    Examples
-    --------
-    >>> from bagwise.models.calibration.fit import shrinkage
-    >>> shrinkage(0.5), shrinkage(2.0), shrinkage(100.0)
-    (0.0, 0.5, 0.99)
-    """
-    return max(0.0, 1 - 1 / gain) if gain > 0 else 0.0
 
 
 def smoothed(y: Floats, count: float | None = None, weight: Floats | None = None) -> Floats:

@@ -46,13 +46,10 @@ def grow(bags: Bags, start: int) -> Ints:
         chosen[int(owner[row])] = row
         left = left[owner[left] != owner[row]]
         # Backfitting: each earlier bag's instance again, given all the others.
-        others = _OthersBox(X[list(chosen.values())])
-        for place, b in enumerate(list(chosen)[1:-1], start=1):
+        for b in list(chosen)[1:-1]:
+            others = [row for other, row in chosen.items() if other != b]
             first, last = int(bags.offsets[b]), int(bags.offsets[b + 1])
-            row = first + int(np.argmin(_growth(X[first:last], *others.without(place))))
-            if row != chosen[b]:
-                chosen[b] = row
-                others.replace(place, X[row])
+            chosen[b] = first + int(np.argmin(_growth(X[first:last], *_box(X, others))))
     return np.array([chosen[b] for b in range(len(bags))])
 
 
@@ -65,30 +62,6 @@ def _growth(X: Floats, low: Floats, high: Floats) -> Floats:
     outside = np.maximum(low - X, X - high)  # at most one of them is positive
     growth: Floats = np.maximum(outside, 0, out=outside).sum(axis=1)
     return growth
-
-
-class _OthersBox:
-    """Boxes around all rows but one, from the two outermost values of each feature."""
-
-    def __init__(self, rows: Floats) -> None:
-        self._rows = rows
-        self._sort()
-
-    def _sort(self) -> None:
-        self._first, self._last = self._rows.argmin(axis=0), self._rows.argmax(axis=0)
-        # Of the two smallest the second is first without the smallest; so for the largest.
-        two = min(2, len(self._rows))
-        self._low = np.partition(self._rows, two - 1, axis=0)[:two]
-        self._high = np.partition(self._rows, len(self._rows) - two, axis=0)[-two:]
-
-    def without(self, place: int) -> tuple[Floats, Floats]:
-        low = np.where(self._first == place, self._low[-1], self._low[0])
-        high = np.where(self._last == place, self._high[0], self._high[-1])
-        return low, high
-
-    def replace(self, place: int, row: Floats) -> None:
-        self._rows[place] = row
-        self._sort()
 
 
 def discriminating(negatives: Floats, low: Floats, high: Floats, margin: Floats) -> Ints:

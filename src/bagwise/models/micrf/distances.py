@@ -6,23 +6,17 @@ of signed features is sum (x - y)^2 / (|x| + |y|), with 0 where both are 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
-    from bagwise.core.arrays import Floats, Ints, Reals, Rows
-
+from bagwise.core.arrays import Floats, Ints, Reals, Rows
 
 # Keeps 0 / 0 at 0 without a branch, which would stop vectorisation.
 _TINY = 1e-300
 # Instances whose pairs estimate the means.
 _MEAN_ROWS = 512
-# Up to this share of nonzero features, walking along those of two rows beats a dense loop.
-_SPARSE_SHARE = 0.1
 
 
 @njit(cache=True, fastmath={"nnan", "nsz", "reassoc", "contract"}, inline="always")
@@ -48,41 +42,13 @@ def _cross(X, Y, scale, out):  # type: ignore[no-untyped-def]
             out[2, i, j] = chi * scale[2]
 
 
-@njit(cache=True, inline="always")
-def _three_sparse(indptr, indices, values, i, j):  # type: ignore[no-untyped-def]
-    """As `_three`, along the nonzero features of two rows."""
-    l1 = 0.0
-    squared = 0.0
-    chi = 0.0
-    a, b = indptr[i], indptr[j]
-    while a < indptr[i + 1] or b < indptr[j + 1]:
-        x, y = 0.0, 0.0
-        in_x = a < indptr[i + 1] and (b >= indptr[j + 1] or indices[a] <= indices[b])
-        in_y = b < indptr[j + 1] and (a >= indptr[i + 1] or indices[b] <= indices[a])
-        if in_x:
-            x = values[a]
-            a += 1
-        if in_y:
-            y = values[b]
-            b += 1
-        gap = abs(x - y)
-        l1 += gap
-        squared += gap * gap
-        chi += gap * gap / (abs(x) + abs(y) + _TINY)
-    return l1, np.sqrt(squared), chi
-
-
 @njit(cache=True)
 def measure(near, row, others):  # type: ignore[no-untyped-def]
     """Fill in what is missing in the table between one of its rows and others."""
-    table, ids, X, (indptr, indices, values), scale = near
+    table, ids, X, scale = near
     for other in others:
         if np.isnan(table[0, row, other]):
-            i, j = ids[row], ids[other]
-            if len(indptr):
-                l1, l2, chi = _three_sparse(indptr, indices, values, i, j)
-            else:
-                l1, l2, chi = _three(X[i], X[j])
+            l1, l2, chi = _three(X[ids[row]], X[ids[other]])
             table[0, row, other] = table[0, other, row] = l1 * scale[0]
             table[1, row, other] = table[1, other, row] = l2 * scale[1]
             table[2, row, other] = table[2, other, row] = chi * scale[2]
@@ -148,22 +114,12 @@ def to_clamped(X: Floats, Z: Rows, weights: Floats) -> Floats:
     return out
 
 
-def compressed(X: Floats) -> csr_array | None:
-    """The rows as a sparse matrix where few features differ from 0, else None."""
-    if np.count_nonzero(X) > _SPARSE_SHARE * X.size:
-        return None
-    from scipy.sparse import csr_array
-
-    return csr_array(X)
-
-
 class Near(NamedTuple):
     """Dissimilarities as compiled code sees them: a table, and the instances it is made from."""
 
     table: Reals  # [3, n, n] float32; NaN where no one has asked yet
     ids: Ints  # [n] the instance of each row
     X: Floats  # [N, D]
-    sparse: tuple[Ints, Ints, Floats]  # the same in compressed rows, empty where X is dense
     scale: Floats  # [3]
 
 
@@ -179,11 +135,8 @@ class Dissimilarities:
         self._place = np.full(len(X), -1, dtype=np.int64)  # row of each instance in the table
         self._last_use = np.empty(0, dtype=np.int64)  # number of the request, of each row
         self._n_requests = 0
-        S = compressed(X)
-        none: Any = np.empty(0, dtype=np.int32)
-        sparse = (none, none, np.empty(0)) if S is None else (S.indptr, S.indices, S.data)
         table, ids = np.empty((3, 0, 0), dtype=np.float32), np.empty(0, dtype=np.int64)
-        self._near = Near(table, ids, np.ascontiguousarray(X), sparse, factors)
+        self._near = Near(table, ids, np.ascontiguousarray(X), factors)
 
     def table(self, ids: Ints) -> tuple[Reals, Ints]:
         """A table [3, n, n] that covers all pairs of ``ids``, and the row of each in it."""
@@ -309,27 +262,8 @@ def _intersection(X, size, out):  # type: ignore[no-untyped-def]
             out[i, j] = out[j, i] = 0.5 * (size[i] + size[j] - l1)
 
 
-@njit(cache=True)
-def _add_intersections(  # type: ignore[no-untyped-def]
-    indptr, indices, values, columns, rows, column_values, out
-):
-    """Add up the smaller of two values of one sign, along the nonzero features of each row."""
-    for i in range(len(indptr) - 1):
-        for a in range(indptr[i], indptr[i + 1]):
-            d, x = indices[a], values[a]
-            for b in range(columns[d], columns[d + 1]):
-                if x * column_values[b] > 0:
-                    out[i, rows[b]] += min(abs(x), abs(column_values[b]))
-
-
 def intersection_gram(X: Floats) -> Floats:
     """Histogram intersection of signed features, (|x| + |y| - L1(x, y)) / 2, shape (n, n)."""
-    S = compressed(X)
-    if S is None:
-        out = np.empty((len(X), len(X)))
-        _intersection(X, np.abs(X).sum(axis=1), out)
-    else:
-        out = np.zeros((len(X), len(X)))
-        T = S.tocsc()
-        _add_intersections(S.indptr, S.indices, S.data, T.indptr, T.indices, T.data, out)
+    out = np.empty((len(X), len(X)))
+    _intersection(X, np.abs(X).sum(axis=1), out)
     return out

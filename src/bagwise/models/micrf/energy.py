@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from bagwise.core import segments
+from bagwise.core.arrays import Bools, Floats, Ints
 
 if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Floats, Ints
     from bagwise.core.trws import PairwiseEnergy
     from bagwise.models.micrf.distances import Dissimilarities
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
@@ -16,6 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from bagwise.bags import Bags, BagsLike
 from bagwise.core import rules, segments
+from bagwise.core.arrays import Column, Floats, Ints, RandomState
 from bagwise.models.base import TrainingData
 from bagwise.models.calibration.calibrated import BestInstanceClassifier
 from bagwise.models.held_out import splits
@@ -23,10 +24,6 @@ from bagwise.models.micrf import energy as crf
 from bagwise.models.micrf import unaries
 from bagwise.models.micrf.learning import ConstraintPool, JointProblem, LearnedWeights, learn
 from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Column, Floats, Ints, RandomState
-
 
 # Trade-offs tried by C="cv".
 C_GRID = (0.1, 1.0, 10.0)

@@ -8,12 +8,13 @@ changes, every stored constraint is restated against the new one at no cost.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize
 
 from bagwise.core import segments
+from bagwise.core.arrays import Bools, Column, Floats, Ints
 from bagwise.models.micrf.energy import (
     NONE,
     EnergyTerms,
@@ -26,10 +27,6 @@ from bagwise.models.micrf.energy import (
     unaries,
     unpack,
 )
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Bools, Column, Floats, Ints
-
 
 # TRW-S while learning: a constraint need not be the very worst, and the labelling settles in
 # the first sweeps, long before the bound does.

@@ -8,18 +8,15 @@ uses their negatives.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from sklearn.svm import SVC
 
+from bagwise.core.arrays import Floats, Ints, Reals
 from bagwise.core.interrupts import interruptible
 from bagwise.core.squared import row_blocks
 from bagwise.core.working_set import solve_on_working_set
-
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Floats, Ints, Reals
-
 
 Kernel = Literal["rbf", "linear", "intersection"]
 KERNELS: tuple[Kernel, ...] = ("rbf", "linear", "intersection")
@@ -109,7 +106,7 @@ def _solve(kernel: Kernel, X: Floats, t: Ints, C: float, gamma: float) -> Machin
     if kernel == "intersection" or len(X) <= _GRAM_ROWS:
         svc, rows = SVC(C=C, kernel="precomputed"), gram(kernel, X, gamma)
     else:
-        svc, rows = SVC(C=C, kernel=kernel, gamma=gamma), _lean(X)
+        svc, rows = SVC(C=C, kernel=kernel, gamma=gamma), X
     interruptible(svc.fit, rows, t)
     coef = svc.dual_coef_
     a = (coef if isinstance(coef, np.ndarray) else coef.toarray()).ravel()
@@ -126,20 +123,12 @@ def gram(kernel: Kernel, X: Floats, gamma: float) -> Floats:
 
     if kernel == "intersection":
         return intersection_gram(X)
-    K: Floats = _lean(X) @ np.ascontiguousarray(X.T)
+    K: Floats = X @ np.ascontiguousarray(X.T)
     if kernel == "rbf":
         lengths = K.diagonal().copy()
         for rows in row_blocks(len(K), len(K), K):
             _products_to_rbf(K[rows], lengths[rows], lengths, gamma)
     return K
-
-
-def _lean(X: Floats) -> Any:
-    """The rows, sparse where few features differ from 0."""
-    from bagwise.models.micrf.distances import compressed
-
-    sparse = compressed(X)
-    return X if sparse is None else sparse
 
 
 def _products_to_rbf(K: Floats, x2: Floats, v2: Floats, gamma: float) -> None:
@@ -162,10 +151,10 @@ def score(machine: Machine, X: Floats) -> Floats:
 def _rbf_scores(machine: Machine, X: Floats) -> Floats:
     V = machine.support
     x2, v2 = (X * X).sum(axis=1), (V * V).sum(axis=1)
-    lean, Vt = _lean(X), np.ascontiguousarray(V.T)
+    Vt = np.ascontiguousarray(V.T)
     scores = np.empty(len(X))
     for rows in row_blocks(len(X), len(V), X):
-        K = lean[rows] @ Vt  # [rows, S]
+        K = X[rows] @ Vt  # [rows, S]
         _products_to_rbf(K, x2[rows], v2, machine.gamma)
         scores[rows] = K @ machine.coef
     return scores + machine.intercept

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,12 +17,12 @@ from bagwise.models.execution import Execution, resolve
 from bagwise.models.labels import ClassWeight
 from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, parameter
 from bagwise.models.scaling import Scale
-from bagwise.models.variational import engine, search
+from bagwise.models.variational import engine
 from bagwise.models.variational.engine import Fitted, HeldOutReadings, Problem
 from bagwise.models.variational.inference import Settings
-from bagwise.models.variational.likelihoods import BagLikelihood, SoftMax
+from bagwise.models.variational.likelihoods import SoftMax
 from bagwise.models.variational.predicting import LatentClassifier, watched
-from bagwise.models.variational.search import Search, Trial
+from bagwise.models.variational.search import Trial
 
 # Candidates that count for less than this are dropped: nobody would see them in a prediction.
 _LEAST_WEIGHT = 0.01
@@ -48,29 +48,6 @@ CANDIDATES = (
     Candidate("soft maximum, one scale", "global", mean=False),
     Candidate("mean, one scale", "global", mean=True),
 )
-
-
-@dataclass
-class Scaled:
-    """What the candidates of one scaling share: the problem and the paths of its kernels."""
-
-    problem: Problem
-
-    @cached_property
-    def paths(self) -> tuple[Search, list[Trial]]:
-        """The search, and every start kernel from the mean to the soft maximum."""
-        kernels, soft = engine.start_kernels("rbf"), engine.default_likelihoods(self.problem)
-        return engine.paths(self.problem, kernels, soft)
-
-    def likelihoods(self, candidate: Candidate) -> tuple[BagLikelihood, ...]:
-        """The stages of the paths that a candidate may be."""
-        return (SoftMax(),) if candidate.mean else engine.default_likelihoods(self.problem)
-
-    def trial(self, candidate: Candidate) -> Trial:
-        """A candidate with its kernel learned, from the best of its stages."""
-        own = self.likelihoods(candidate)
-        finder, trials = self.paths
-        return finder.refined(search.best([t for t in trials if t.likelihood in own]))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -163,40 +140,39 @@ class AutoVGPMIL(LatentClassifier):
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         execution = resolve(self.execution)
         offered = [c for c in CANDIDATES if self.assumption == "data" or c.standard]
-        trials, fits = [], []
+        kernels, trials, fits = engine.start_kernels("rbf"), [], []
         for number, candidate in enumerate(offered):
             if number == 0 or candidate.scale != offered[number - 1].scale:
                 rng, scale, M = np.random.RandomState(seed), candidate.scale, self.n_inducing
-                shared = Scaled(
-                    engine.plan(checked, targets, scale, "kmeans", M, execution, rng, True)
-                )
+                problem = engine.plan(checked, targets, scale, "kmeans", M, execution, rng, True)
+                soft = engine.default_likelihoods(problem)
+                # Every start kernel from the mean to the soft maximum, for both candidates.
+                tried = cache(partial(engine.paths, problem, kernels, soft))
             if number == 0:
                 n = len(offered)
-                engine.warn_if_slow(type(self).__name__, shared.problem, n * engine.PASSES, n)
+                engine.warn_if_slow(type(self).__name__, problem, n * engine.PASSES, n)
+            likelihoods = (SoftMax(),) if candidate.mean else soft
             name = f"{number + 1} of {len(offered)}: {candidate.name}"
-            trial, fitted = self._fit_one(shared, candidate, number, name)
+            numbered = execution.numbered(number)
+            find = partial(engine.choose, problem, kernels, likelihoods, True, tried)
+            with problem.settings(), watched([], self.verbose, self.max_iter, name) as tell:
+                trial, fitted = engine.search_and_fit(
+                    problem._replace(execution=numbered),
+                    kernels,
+                    likelihoods,
+                    find,
+                    Settings(max_iter=self.max_iter, tol=self.tol),
+                    tell,
+                    candidate,
+                    self.tol,
+                )
             trials.append(trial)
             fits.append(fitted)
         pairs = zip(trials, fits, strict=True)
-        losses = np.array([_loss(shared.problem, fitted, trial) for trial, fitted in pairs])
+        losses = np.array([_loss(problem, fitted, trial) for trial, fitted in pairs])
         weights = _weights(losses, len(checked))
-        self._join(shared.problem, offered, trials, fits, losses, weights)
+        self._join(problem, offered, trials, fits, losses, weights)
         return self
-
-    def _fit_one(
-        self, shared: Scaled, candidate: Candidate, number: int, name: str
-    ) -> tuple[Trial, Fitted]:
-        """One candidate: its kernel, and the posteriors under it."""
-        likelihoods = shared.likelihoods(candidate)
-        execution = shared.problem.execution.numbered(number)
-        problem = shared.problem._replace(execution=execution)
-        kernels = engine.start_kernels("rbf")
-        settings, asked = Settings(max_iter=self.max_iter, tol=self.tol), (candidate, self.tol)
-        find = partial(shared.trial, candidate)
-        with problem.settings(), watched([], self.verbose, self.max_iter, name) as tell:
-            return engine.search_and_fit(
-                problem, kernels, likelihoods, find, settings, tell, *asked
-            )
 
     def _join(
         self,

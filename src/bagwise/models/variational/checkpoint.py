@@ -40,23 +40,20 @@ class Checkpoint:
                 digest.update(np.ascontiguousarray(to_numpy(array)).tobytes())
         digest.update(repr(settings).encode())
         self.problem = digest.hexdigest()
-        if self.path.exists():
-            self.stored = self._load(self.path)
-
-    def _load(self, path: Path) -> dict[str, Column]:
+        if not self.path.exists():
+            return
         try:
-            with np.load(path, allow_pickle=False) as file:
-                saved = {name: file[name] for name in file.files}
+            with np.load(self.path, allow_pickle=False) as file:
+                self.stored = {name: file[name] for name in file.files}
         except UNREADABLE as error:
             raise ValueError(
-                f"{path} is not a checkpoint: {one_line(error)}. Remove it."
+                f"{self.path} is not a checkpoint: {one_line(error)}. Remove it."
             ) from error
-        if str(saved.pop("problem", "")) != self.problem:
+        if str(self.stored.pop("problem", "")) != self.problem:
             raise ValueError(
-                f"{path} is a checkpoint of another fit (other data, labels or parameters); "
+                f"{self.path} is a checkpoint of another fit (other data, labels or parameters); "
                 "remove it, or give another checkpoint path."
             )
-        return saved
 
     def save(self, **arrays: Any) -> None:
         """Store arrays beside those stored before."""

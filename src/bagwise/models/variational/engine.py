@@ -8,7 +8,7 @@ that a model keeps.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -252,13 +252,14 @@ def choose(
     kernels: Sequence[Kernel],
     likelihoods: Sequence[BagLikelihood],
     learn_kernel: bool,
+    tried: Callable[[], tuple[Search, list[Trial]]] | None = None,
 ) -> Trial:
     """Where the kernel starts and, where it is learned, where it ends.
 
     The continuation leads to the last of the likelihoods; held-out bags choose among its stages
-    that are one of them.
+    that are one of them. ``tried`` gives `paths` that other likelihoods share.
     """
-    finder, trials = paths(problem, kernels, likelihoods)
+    finder, trials = tried() if tried else paths(problem, kernels, likelihoods)
     start = search.best([trial for trial in trials if trial.likelihood in likelihoods])
     return finder.refined(start) if learn_kernel else start
 
@@ -269,6 +270,18 @@ class HeldOutReadings(NamedTuple):
     bag: Floats  # [B, F]
     mean: Floats  # [N, F]
     var: Floats  # [N, F]
+
+    @classmethod
+    def gathered(
+        cls, offsets: Ints, n_classes: int, readings: Iterable[tuple[Any, ...]]
+    ) -> HeldOutReadings:
+        """Those of all bags, from numbers of some bags and what was said of them."""
+        bag = np.full((len(offsets) - 1, n_classes), np.nan)
+        mean, var = np.full((2, int(offsets[-1]), n_classes), np.nan)
+        for numbers, *values in readings:
+            rows, _ = segments.take(offsets, numbers)
+            bag[numbers], mean[rows], var[rows] = values
+        return cls(bag, mean, var)
 
 
 class Fitted(NamedTuple):
@@ -327,7 +340,8 @@ def search_and_fit(
             rest = dict(zip(State._fields[2:], at[2:], strict=True))
             keeper.save(m=at.q.m, P=at.q.P, **at.sums._asdict(), **rest)
 
-    fitted = fit_marginal(problem, trial, settings, on_iteration, state, save)
+    on_state = None if keeper.path is None else save
+    fitted = fit_marginal(problem, trial, settings, on_iteration, state, on_state)
     keeper.done()
     return trial, fitted
 
@@ -346,7 +360,7 @@ def fit_marginal(
 
     def process(q: Posteriors, fold: int = 0) -> Process:
         """That of all bags, or the one that did not see the bags of a fold, from 1."""
-        columns = tasks.whole + fold * tasks.n_classes
+        columns = np.arange(tasks.n_classes) + fold * tasks.n_classes
         return Process(projector, q.m[columns], q.W[columns], trial.f0[columns], trial.likelihood)
 
     def tell(at: Iteration) -> bool:
@@ -360,8 +374,11 @@ def fit_marginal(
     held_out = None
     if tasks.n_folds:
         pairs = [(process(fits.q, j + 1), tasks.fold == j) for j in range(tasks.n_folds)]
-        held_out = _read_held_out(problem, parts, pairs)
-    history = fits.history[:, tasks.whole].sum(1)
+        readings: list[tuple[Any, ...]] = []
+        problem.driver.sweep(partial(_read_unseen, pairs=pairs), parts, readings.extend)
+        offsets = problem.bags.offsets
+        held_out = HeldOutReadings.gathered(offsets, tasks.n_classes, readings)
+    history = fits.history[:, : tasks.n_classes].sum(1)
     return Fitted(process(fits.q), held_out, history, fits.n_iter, fits.converged, cache)
 
 
@@ -389,9 +406,7 @@ def ready_parts(problem: Problem, projector: Projector) -> tuple[list[Any], str]
 Pairs = list[tuple[Process, Bools]]
 
 
-def _read_unseen(
-    part: Part, pairs: Pairs
-) -> tuple[Part, list[tuple[Ints, Floats, Floats, Floats]]]:
+def _read_unseen(part: Part, pairs: Pairs) -> tuple[Part, list[tuple[Any, ...]]]:
     """Numbers of the bags of a part, their log-odds, and moments of their instances."""
     readings = []
     for block in part.blocks:
@@ -404,39 +419,20 @@ def _read_unseen(
     return part, readings
 
 
-def _read_held_out(problem: Problem, parts: list[Any], pairs: Pairs) -> HeldOutReadings:
-    """Every bag, read by the fit that did not see it."""
-    offsets, F = problem.bags.offsets, problem.tasks.n_classes
-    bag = np.full((len(offsets) - 1, F), np.nan)
-    mean, var = np.full((2, int(offsets[-1]), F), np.nan)
-
-    def take(readings: list[tuple[Ints, Floats, Floats, Floats]]) -> None:
-        for numbers, *values in readings:
-            rows, _ = segments.take(offsets, numbers)
-            bag[numbers], mean[rows], var[rows] = values
-
-    problem.driver.sweep(partial(_read_unseen, pairs=pairs), parts, take)
-    return HeldOutReadings(bag, mean, var)
-
-
-class Calibrated(NamedTuple):
-    """What predicts, and the calibrated log-odds of the held-out bags."""
-
-    predictor: Predictor
-    held_out: Floats | None  # [B, F]
-
-
 def calibrated(
     problem: Problem,
     processes: Sequence[Process],
     weights: Sequence[float],
     held_out: HeldOutReadings | None,
-) -> Calibrated:
-    """For every class a slope and an intercept of bags, and the calibration of instances."""
+) -> tuple[Predictor, Floats | None]:
+    """For every class a slope and an intercept of bags, and the calibration of instances.
+
+    What predicts, and the calibrated log-odds of the held-out bags, [B, F].
+    """
     labels, offsets = problem.targets, problem.bags.offsets
     processes = tuple(p._replace(projector=p.projector.on_host()) for p in processes)
     if held_out is None:
-        return Calibrated(Predictor(processes, tuple(weights), rule=labels.rule), None)
+        return Predictor(processes, tuple(weights), rule=labels.rule), None
     lines, shares, odds, counts = [], [], np.empty_like(held_out.bag), labels.counts
     for f, (z, y) in enumerate(zip(held_out.bag.T, labels.present.T, strict=True)):
         line = fit_platt(z, y, shrink=True, weight=counts)
@@ -445,7 +441,7 @@ def calibrated(
         odds[:, f] = lines[-1].log_odds(z)
         shares.append(fit_share(held_out.mean[:, f], offsets, y == 1, counts))
     rule = labels.rule if labels.rule.binary else fit_temperature(labels.rule, odds, labels.codes)
-    return Calibrated(Predictor(processes, tuple(weights), tuple(lines), tuple(shares), rule), odds)
+    return Predictor(processes, tuple(weights), tuple(lines), tuple(shares), rule), odds
 
 
 def warn_if_slow(name: str, problem: Problem, passes: int, searches: int) -> None:
@@ -473,8 +469,9 @@ def warn_if_slow(name: str, problem: Problem, passes: int, searches: int) -> Non
 
 def warn_if_nothing_learned(name: str, bag: Floats, y: Ints) -> None:
     """Say in one line where held-out bags are predicted no better than by their base rate."""
-    for z, label in zip(bag.T, y.T, strict=True):
-        if Tasks(np.zeros(len(label), np.int64), label[:, None]).gain(z[:, None]) > 0:
+    for z, label in zip(bag.T[:, :, None], y.T[:, :, None], strict=True):
+        tasks = Tasks(np.zeros(len(label), np.int64), label)
+        if tasks.loss(z) < tasks.loss(np.zeros_like(z)):
             return
     warnings.warn(
         f"{name} found nothing in these bags that tells their labels: held-out bags are predicted "

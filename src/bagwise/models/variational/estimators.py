@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -52,7 +53,7 @@ from bagwise.models.variational.paper_likelihoods import (
 from bagwise.models.variational.predicting import LatentClassifier, Patience, Validation, watched
 from bagwise.models.variational.projection import Inducing
 from bagwise.models.variational.readout import Process
-from bagwise.models.variational.search import N_FOLDS, Trial
+from bagwise.models.variational.search import N_FOLDS
 from bagwise.models.variational.stochastic import StochasticFit
 
 _N_INDUCING = 100
@@ -133,7 +134,7 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         usual = engine.PASSES if paper is None else engine.PASSES * (1 + N_FOLDS * self.calibrate)
         engine.warn_if_slow(name, problem, min(self.max_iter, usual), int(paper is None))
         warmup = getattr(self.learn_kernel, "warmup", 0)
-        watch = self._watch(validation, patience, monitor, warmup)
+        watch = validation and self._watch(validation, patience, monitor, warmup)
         monitors = [self.callback, watch]
         with problem.settings(), watched(monitors, self.verbose, self.max_iter, name) as tell:
             if paper is None:
@@ -163,10 +164,7 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         own = getattr(self, "likelihood", None)
         likelihoods = engine.default_likelihoods(problem) if own is None else (own,)
         kernels = engine.start_kernels(self.kernel)
-
-        def find() -> Trial:
-            return engine.choose(problem, kernels, likelihoods, learns)
-
+        find = partial(engine.choose, problem, kernels, likelihoods, learns)
         settings, asked = Settings(max_iter=self.max_iter, tol=self.tol), (learns, self.tol)
         trial, fitted = engine.search_and_fit(
             problem, kernels, likelihoods, find, settings, tell, *asked

@@ -98,10 +98,6 @@ class InducingMoments(NamedTuple):
         return InducingPosterior(linalg.solve_lower(L, self.mean), np.asfortranarray(W))
 
 
-def _chunks(n: int, size: int) -> list[slice]:
-    return [slice(start, start + size) for start in range(0, n, size)]
-
-
 def printed_objective(
     kernel: Kernel,
     X: Floats,
@@ -130,7 +126,8 @@ def printed_objective(
     nodes, weights = hermite(_NODES)
     value, gradient, cross = 0.0, np.zeros(len(kernel.theta)), np.zeros_like(L)
     dm, dR = np.zeros_like(m), np.zeros_like(R)
-    for rows in _chunks(len(X), chunk_size):
+    for start in range(0, len(X), chunk_size):
+        rows = slice(start, start + chunk_size)
         A, r = (to_numpy(x) for x in project(kernel, X[rows], Z, L))  # [M, n], [n]
         RA = R.T @ A
         mu, s = m @ A, np.sqrt(np.maximum(linalg.column_squares(RA) + r, 1e-300))
@@ -192,14 +189,16 @@ def log_normaliser(
     weights *= np.sqrt(2 * kernel.variance / n_features)
     scale: Any = np.asarray(kernel.length_scale)
     log_weights = np.zeros(n_samples)
-    for rows in _chunks(len(X), chunk_size):
+    for start in range(0, len(X), chunk_size):
+        rows = slice(start, start + chunk_size)
         f = np.cos(X[rows] / scale @ frequencies.T + phases) @ weights  # [n, samples]
         log_weights += (density.log_psi(np.abs(f)) + np.logaddexp(f / 2, -f / 2)).sum(0)
     value = logsumexp(log_weights) - np.log(n_samples)
     share = np.exp(log_weights - logsumexp(log_weights))
 
     d_scale, d_variance = np.zeros(X.shape[1]), 0.0
-    for rows in _chunks(len(X), chunk_size):
+    for start in range(0, len(X), chunk_size):
+        rows = slice(start, start + chunk_size)
         scaled = X[rows] / scale
         phase = scaled @ frequencies.T + phases  # [n, R]
         f = np.cos(phase) @ weights

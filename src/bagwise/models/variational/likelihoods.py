@@ -60,14 +60,6 @@ class Terms(NamedTuple):
     strength: Array  # [b, T, S] of w w^T
 
 
-class Link(Protocol):
-    """How likely a bag's label is at its score."""
-
-    def at(self, g: Array, y: Array) -> Linked:
-        """``log p(y | g)`` and its derivatives by g; ``y`` is [b, T, 1]."""
-        ...
-
-
 @dataclass(frozen=True)
 class Logit:
     """``p(T = 1 | g) = 1 / (1 + e^-g)``."""

@@ -393,16 +393,13 @@ def read_paper_folds(problem: Problem, fit_to: Callable[[Ints], Process]) -> Hel
     fold = folds(codes, calibration_folds(codes))
     if fold.max() == 0:
         return None
-    offsets, F = problem.bags.offsets, problem.tasks.n_classes
-    bag = np.empty((len(fold), F))
-    mean, var = np.empty((2, int(offsets[-1]), F))
+    readings = []
     for j in range(int(fold.max()) + 1):
         reader = Predictor((fit_to(np.flatnonzero(fold != j)),), (1.0,))
         left = np.flatnonzero(fold == j)
-        rows, _ = segments.take(offsets, left)
         values = read_bags(reader, problem.bags[left], problem.execution, "raw")
-        bag[left], mean[rows], var[rows] = values
-    return HeldOutReadings(bag, mean, var)
+        readings.append((left, *values))
+    return HeldOutReadings.gathered(problem.bags.offsets, problem.tasks.n_classes, readings)
 
 
 def escaped(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any
@@ -22,6 +22,7 @@ from bagwise.models.execution import Execution, resolve
 from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.labels import ClassWeight, Labels, check_column
 from bagwise.models.placement import placed
+from bagwise.models.progress import progress
 from bagwise.models.variational import engine
 from bagwise.models.variational.engine import HeldOutReadings, Problem
 from bagwise.models.variational.inference import Iteration
@@ -77,28 +78,15 @@ def watched(
 ) -> Iterator[Callable[[Iteration], bool]]:
     """One callback from several and, if verbose, a progress bar; any monitor may stop the fit."""
     kept = [monitor for monitor in monitors if monitor is not None]
-    with ExitStack() as stack:
-        if verbose:
-            from rich.progress import (
-                BarColumn,
-                Progress,
-                TextColumn,
-                TimeElapsedColumn,
-                TimeRemainingColumn,
-            )
+    with progress(name, max_iter, verbose, "search for a kernel") as show:
 
-            times = TimeElapsedColumn(), TextColumn("passed, at most"), TimeRemainingColumn()
-            words = TextColumn("{task.description}")
-            bar = stack.enter_context(Progress(TextColumn(name), BarColumn(), words, *times))
-            task = bar.add_task("search for a kernel", total=None)
+        def tell(at: Iteration) -> bool:
+            text = f"iteration {at.n_iter}  bound {at.bound:.6g}  change {at.change:.1e}"
+            show(at.n_iter, text)
+            # All of them are called, also where one asks to stop.
+            return max([bool(monitor(at)) for monitor in kept], default=False)
 
-            def show(at: Iteration) -> None:
-                text = f"iteration {at.n_iter}  bound {at.bound:.6g}  change {at.change:.1e}"
-                bar.update(task, completed=at.n_iter, total=max_iter, description=text)
-
-            kept.append(show)
-        # All of them are called, also where one asks to stop.
-        yield lambda at: max([bool(monitor(at)) for monitor in kept], default=False)
+        yield tell
 
 
 class LatentClassifier(InstanceClassifier):
@@ -169,11 +157,9 @@ class LatentClassifier(InstanceClassifier):
         return bags, labels.weighted(class_weight, counts)
 
     def _watch(
-        self, validation: Validation | None, patience: int, monitor: str, warmup: int = 0
-    ) -> Patience | None:
+        self, validation: Validation, patience: int, monitor: str, warmup: int = 0
+    ) -> Patience:
         """What stops a fit on validation bags."""
-        if validation is None:
-            return None
         if not (isinstance(patience, Integral) and patience >= 1):
             raise ValueError(f"patience must be a whole number of at least 1; got {patience!r}.")
         if monitor not in MONITORS:

@@ -10,8 +10,9 @@ and its kernel is kept where the held-out bags do not disagree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,11 +77,6 @@ class Tasks(NamedTuple):
         """T."""
         return self.n_classes * (1 + self.n_folds)
 
-    @property
-    def whole(self) -> Ints:
-        """The tasks that see all bags, [F]."""
-        return np.arange(self.n_classes)
-
     def take(self, bags: Ints) -> Tasks:
         """Those of the bags with these numbers, in this order."""
         counts = None if self.counts is None else self.counts[bags]
@@ -100,10 +96,6 @@ class Tasks(NamedTuple):
         """Of values of all tasks [b, T] those of the task that did not see the bag, [b, F]."""
         by_fold = values.reshape(len(values), 1 + self.n_folds, self.n_classes)
         return by_fold[np.arange(len(values)), (1 + self.fold) if self.n_folds else 0 * self.fold]
-
-    def gain(self, log_odds: Floats) -> float:
-        """By how much held-out log-odds [b, F] lower the log-loss below that of the base rates."""
-        return self.loss(np.zeros_like(log_odds)) - self.loss(log_odds)
 
     def loss(self, log_odds: Floats) -> float:
         """Mean log-loss of held-out log-odds [b, F], calibrated, summed over the classes."""
@@ -164,17 +156,13 @@ def mean_log_odds(
     Bags are in the order of their numbers.
     """
     odds = []
-    for block in blocks_of(parts):
+    blocks = [block for part in parts for block in part.blocks]
+    for block in blocks:
         draws = likelihood.log_odds(_screening_draws(block, q, f0), block.labels.offsets)
         p = np.clip(expit(to_numpy(draws).astype(np.float64)).mean(-1), 1e-12, 1 - 1e-12)
         odds.append(np.log(p) - np.log1p(-p))
-    numbers = np.concatenate([as_array(block.labels.bag) for block in blocks_of(parts)])
+    numbers = np.concatenate([as_array(block.labels.bag) for block in blocks])
     return np.concatenate(odds)[np.argsort(numbers)]
-
-
-def blocks_of(parts: Sequence[Part]) -> Iterator[Block]:
-    """The blocks of all parts."""
-    return (block for part in parts for block in part.blocks)
 
 
 def base_levels(tasks: Tasks) -> Floats:
@@ -226,9 +214,9 @@ class Search:
         A grid of levels is one pass over as many tasks.
         """
         grid = np.linspace(0.0, -2 * np.log(max(self.size, 2.0)), _LEVELS)
-        whole, value = self.tasks.whole, np.zeros((_LEVELS, self.tasks.n_classes))
+        whole, value = np.arange(self.tasks.n_classes), np.zeros((_LEVELS, self.tasks.n_classes))
         tasks, levels = np.tile(whole, _LEVELS), np.repeat(grid, len(whole))
-        for block in blocks_of(parts):
+        for block in (block for part in parts for block in part.blocks):
             there = block._replace(labels=block.labels.of_tasks(tasks))
             F = _screening_draws(there, q.take(tasks), levels)
             value += to_numpy(block_sums(there, F, Or()).value).reshape(_LEVELS, -1)
@@ -249,7 +237,7 @@ class Search:
 
         Held-out tasks are fitted under them, each from where it was.
         """
-        whole, likelihood = self.tasks.whole, trial.likelihood
+        whole, likelihood = np.arange(self.tasks.n_classes), trial.likelihood
         data, start, f0 = self.data.of_tasks(whole), trial.q.take(whole), trial.f0[whole]
         kernel, f0, _ = evidence.learn(data, trial.kernel, likelihood, start, f0, _LEARN)
         parts, f0 = self.data.project(kernel), self.tasks.spread(f0)
@@ -263,4 +251,4 @@ class Search:
 
 def best(trials: Sequence[Trial]) -> Trial:
     """The trial that predicts the held-out bags best."""
-    return min(trials, key=lambda trial: trial.rank)
+    return min(trials, key=attrgetter("rank"))

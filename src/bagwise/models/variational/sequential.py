@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numba import njit
 
-if TYPE_CHECKING:
-    from bagwise.core.arrays import Codes, Floats, Ints
+from bagwise.core.arrays import Codes, Floats, Ints
 
 
 @njit(cache=True, nogil=True)
