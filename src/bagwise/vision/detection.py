@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval
@@ -51,7 +51,7 @@ DescribedT = TypeVar("DescribedT", "Bags", "Photographs")
 _CLUE_PRECISION, _FEATURE_PRECISION = 0.3, 100.0
 # The proposals of an image are not independent: below about so many boxed images, doubt them more.
 _ENOUGH_IMAGES = 8
-_MAX_ITER, _TOL = 100, 1e-12
+_TOL = 1e-9  # largest gradient of the fitted weights
 # Overlaps as near as this to the limit meet a true box in part, for no box is drawn to the pixel.
 _BLUR = 0.1
 
@@ -426,25 +426,16 @@ def fit_weights(
     z = offset + X theta.
     """
 
-    def loss(theta: Floats) -> float:
+    def loss(theta: Floats) -> tuple[float, Floats]:
         z = offset + X @ theta
-        misfit = np.sum(weight * (np.logaddexp(0.0, z) - target * z))
-        return float(misfit + 0.5 * np.sum(precision * theta**2))
+        value = np.sum(weight * (np.logaddexp(0.0, z) - target * z))
+        gradient = X.T @ (weight * (expit(z) - target)) + precision * theta
+        return float(value + 0.5 * np.sum(precision * theta**2)), gradient
 
-    theta = np.zeros(X.shape[1])
-    value = loss(theta)
-    for _ in range(_MAX_ITER):
+    def hessian(theta: Floats) -> Floats:
         p = expit(offset + X @ theta)
-        gradient = X.T @ (weight * (p - target)) + precision * theta
-        hessian = (X * (weight * p * (1 - p))[:, None]).T @ X  # [F, F]
-        hessian[np.diag_indices_from(hessian)] += precision
-        step = cho_solve(cho_factor(hessian), gradient)
-        if gradient @ step <= _TOL * value:  # Newton's decrement: twice what is left to gain
-            break
-        # The loss is convex, so a short enough step lowers it, down to rounding.
-        for size in 0.5 ** np.arange(30):
-            new = loss(theta - size * step)
-            if new <= value * (1 + 1e-14):
-                break
-        theta, value = theta - size * step, new
-    return theta
+        return np.asarray((X * (weight * p * (1 - p))[:, None]).T @ X + np.diag(precision))
+
+    start = np.zeros(X.shape[1])
+    options = {"gtol": _TOL, "maxiter": 100}
+    return minimize(loss, start, jac=True, hess=hessian, method="trust-exact", options=options).x
