@@ -6,14 +6,15 @@ import json
 import math
 import sys
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import track
-from rich.status import Status
 from rich.table import Table
 
+from bagwise.core.progress import progress, tracked
 from bagwise.files.writing import plain_json
 
 
@@ -67,16 +68,14 @@ class Printer:
             json.dump(content, sys.stdout, indent=1, default=plain_json)
             sys.stdout.write("\n")
 
-    def working(self, what: str) -> Status:
-        """A spinner while something without known length runs."""
-        return self.console.status(escape(what))
+    def working(self, what: str) -> AbstractContextManager[object]:
+        """The time that passes while something without known length runs."""
+        return progress(what, console=self.console, transient=True)
 
     def bar(self, what: str) -> Any:
         """A progress bar as a function of files and their number."""
         # Transient: what was read is said in a line of its own, and logs stay short.
-        return lambda items, total: track(
-            items, what, total=total, console=self.console, transient=True
-        )
+        return partial(tracked, name=what, console=self.console, transient=True)
 
 
 def _cell(value: object) -> str:

@@ -100,11 +100,14 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
             )
         bags = bags.merge(patients)
     n_seen = count_seen(bags, about)
-    with printer.working(f"predicting {len(bags)} bags"):
-        if by_patient:  # from here on bags are slides
+    what = f"predicting {len(bags)} bags"
+    if by_patient:
+        with printer.working(what):  # from here on bags are slides
             predictions, bags = predict_level_tables(model, bags, threshold, names)
-        else:
-            predictions = predict_tables(model, bags, threshold, names, patients)
+    else:
+        bar = printer.bar(what)
+        predictions = predict_tables(model, bags, threshold, names, patients, bar)
+    with printer.working("writing the report"):
         predictions = with_fractions(predictions, bags)
         evaluation = codes = None
         if truth is not None:

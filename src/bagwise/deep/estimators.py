@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core import segments
 from bagwise.core.arrays import Floats, RandomState, Reals
+from bagwise.core.progress import progress
 from bagwise.models.base import BagClassifier, InstanceClassifier, TrainingData, two_probabilities
 from bagwise.models.execution import Execution, resolve
 from bagwise.models.held_out import leave_out
@@ -34,7 +35,6 @@ from bagwise.models.parameters import (
     HasParameters,
     parameter,
 )
-from bagwise.models.progress import progress
 
 if TYPE_CHECKING:
     import torch

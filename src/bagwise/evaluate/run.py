@@ -14,6 +14,7 @@ import numpy as np
 
 from bagwise.bags import Bags, check_bags
 from bagwise.core.arrays import Column, is_sparse
+from bagwise.core.progress import tracked
 from bagwise.evaluate.comparison import Comparison
 from bagwise.evaluate.cross_validation import check_lengths, fit_fold
 from bagwise.evaluate.metrics import METRIC_NAMES
@@ -92,7 +93,6 @@ def compare(
     True
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from sklearn.utils.parallel import Parallel, delayed
 
     from bagwise.models.registry import MODELS, make_model
@@ -125,15 +125,10 @@ def compare(
     work = (
         delayed(_fit_and_score)(key, *jobs[key], scheme, metrics, fit_params) for key in waiting
     )
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    bar = Progress(
-        *columns, TimeElapsedColumn(), console=Console(stderr=True), disable=not progress
-    )
-    with bar:
-        task = bar.add_task("comparing", total=len(jobs), completed=len(jobs) - len(waiting))
-        for record in Parallel(n_jobs=n_jobs, return_as="generator_unordered")(work):
-            bar.update(task, advance=1, description=f"{record['model']} on {record['data']}")
-            file.add(record)
+    fitted = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(work)
+    console = Console(stderr=True)
+    for record in tracked(fitted, len(waiting), "comparing", shown=progress, console=console):
+        file.add(record)
     return Comparison([file.get(key) for key in jobs], metrics)
 
 

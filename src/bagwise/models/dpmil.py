@@ -27,6 +27,7 @@ from bagwise.core.arrays import Doubles, Floats, Ints, RandomState, Rows, is_ten
 from bagwise.core.blocks import whole_segments
 from bagwise.core.constrained import BagBlock, ClassSums, MixtureState
 from bagwise.core.dirichlet import ClusterPosterior, Prior
+from bagwise.core.progress import progress
 from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, check_scores, squeezed
 from bagwise.models.calibration.fit import Platt, fit_instance_platt
@@ -36,7 +37,6 @@ from bagwise.models.execution import Execution, free_memory, resolve
 from bagwise.models.held_out import folds
 from bagwise.models.labels import Labels
 from bagwise.models.parameters import AT_LEAST_1, BAG_RULES, NOT_NEGATIVE, POSITIVE, parameter
-from bagwise.models.progress import progress
 from bagwise.models.scaling import ScalesFeatures
 
 # Instances worked on at a time; a bag is never split.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +13,14 @@ import pandas as pd
 from bagwise.bags import Bags
 from bagwise.core import segments
 from bagwise.core.arrays import Column, Floats, Ints
+from bagwise.core.blocks import even_runs
 from bagwise.evaluate.metrics import as_columns, call_classes, class_columns, is_multilabel
 from bagwise.models.base import Model, class_probabilities
 from bagwise.models.pipeline import last_step
 
 NO_PROBABILITIES = "the model gives no probabilities; set calibrate=True where it can."
+# Rows of a step of a progress bar: a second or less, and enough for all threads.
+_ROWS = 1 << 16
 # The first characters by which a spreadsheet takes a cell for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -135,6 +138,7 @@ def predict_tables(
     threshold: float = 0.5,
     class_names: Sequence[object] | None = None,
     patients: Sequence[object] | Column | None = None,
+    progress: Callable[[Sequence[Bags], int], Iterable[Bags]] | None = None,
 ) -> Predictions:
     """Probability and uncertainty of every bag and instance, and of every patient where known.
 
@@ -149,6 +153,8 @@ def predict_tables(
         Replaces the model's classes in the tables.
     patients : sequence of shape (n_bags,) or None, default=None
         The patient of each bag.
+    progress : callable or None, default=None
+        ``progress(runs, n_runs)`` passes runs of bags through, as a progress bar does.
 
     Examples
     --------
@@ -164,7 +170,12 @@ def predict_tables(
     predictions = Predictions(
         pd.DataFrame(), None, classes, threshold, None, model_notes(model), is_multilabel(model)
     )
-    outputs = _outputs(model, bags)
+    runs: Iterable[Bags] = [bags]
+    if progress is not None:
+        cuts = even_runs(bags.offsets, max(1, bags.n_instances // _ROWS))
+        cut = [bags[first:last] for first, last in cuts]
+        runs = progress(cut, len(cut))
+    outputs = _joined([_outputs(model, run) for run in runs])
     predictions = predictions._replace(bags=_table(outputs[""], bags, predictions))
     if "_instances" in outputs:
         instances = _table(outputs["_instances"], bags, predictions, "_instances")
@@ -231,6 +242,14 @@ def _outputs(model: Any, bags: Bags) -> dict[str, dict[str, Floats]]:
                 "from those it was trained on."
             )
     return outputs
+
+
+def _joined(parts: list[dict[str, dict[str, Floats]]]) -> dict[str, dict[str, Floats]]:
+    """The outputs of runs of bags as those of all."""
+    return {
+        end: {what: np.concatenate([part[end][what] for part in parts]) for what in values}
+        for end, values in parts[0].items()
+    }
 
 
 def _asked(model: Any, bags: Bags, suffix: str) -> dict[str, Floats]:

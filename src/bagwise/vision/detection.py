@@ -30,6 +30,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bagwise.bags import Bags
 from bagwise.core.arrays import Column, Floats, Ints, RandomState
+from bagwise.core.progress import tracked
 from bagwise.evaluate.boxes import box_iou
 from bagwise.models.parameters import AT_LEAST_1, HasParameters, parameter
 from bagwise.vision.features import RegionFeatures
@@ -142,10 +143,7 @@ class Detector(HasParameters, ABC, Generic[DescribedT]):
         if len(keys) != len(images):
             raise ValueError(f"ids must name every image: got {len(keys)} for {len(images)}.")
         pairs: Iterable[tuple[object, ImageSource]] = list(zip(keys, images, strict=True))
-        if self.verbose:
-            from rich.progress import track
-
-            pairs = track(pairs, description="images")
+        pairs = tracked(pairs, len(images), "images", shown=bool(self.verbose))
         parts: list[DescribedT] = []
         for key, source in pairs:
             try:

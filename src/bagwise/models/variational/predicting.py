@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
 from bagwise.core.arrays import Floats, Ints
 from bagwise.core.kernels import Kernel
+from bagwise.core.progress import progress
 from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, Scores, class_probabilities, squeezed
 from bagwise.models.classes import ClassRule
@@ -22,7 +23,6 @@ from bagwise.models.execution import Execution, resolve
 from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.labels import ClassWeight, Labels, check_column
 from bagwise.models.placement import placed
-from bagwise.models.progress import progress
 from bagwise.models.variational import engine
 from bagwise.models.variational.engine import HeldOutReadings, Problem
 from bagwise.models.variational.inference import Iteration
