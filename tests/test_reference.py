@@ -109,7 +109,7 @@ def test_a_wrong_default_is_noticed():
 OWN = {
     *("AutoVGPMIL", "BagPipeline", "Coupled", "InstanceTransformer", "OneVsRest", "SingleInstance"),
     *("StatisticsBoosting", "StatisticsForest", "PhotographDetector", "Proposals"),
-    *("RegionFeatures", "TrackerSettings"),
+    "RegionFeatures",
 }
 ESTIMATORS = [v for _, v in REFERENCE if inspect.isclass(v) and issubclass(v, BaseEstimator)]
 

@@ -27,7 +27,7 @@ __all__, __getattr__, __dir__ = lazy_names(
         "proposals": ("Proposals",),
         "region_network": ("RegionNetwork", "load_region_network", "paper_detector"),
         "regions": ("WeakDetector",),
-        "tracker_state": ("TrackerSettings", "TrackerState"),
+        "tracker_state": ("TrackerState",),
         "tracking": ("MIOTracker", "Track", "start", "step", "track", "track_many"),
     },
 )

@@ -1,73 +1,18 @@
-"""The values of a tracker: its settings, its state, and what it says about a frame."""
+"""The values of a tracker: its thresholds, its state, and what it says about a frame."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils._param_validation import Interval
 
 from bagwise.core.arrays import Floats, Ints
-from bagwise.models.parameters import (
-    AT_LEAST_1,
-    NOT_NEGATIVE,
-    POSITIVE,
-    HasParameters,
-    parameter,
-)
 from bagwise.vision.haar import Features, Grey, HaarBank, HaarFeatures
 
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class TrackerSettings(HasParameters):
-    """The parameters of `MIOTracker`, which explains them.
-
-    See Also
-    --------
-    MIOTracker
-
-    Examples
-    --------
-    >>> from bagwise.vision import TrackerSettings
-    >>> TrackerSettings(n_voters=5, growth=1).search_radius
-    25
-    """
-
-    features: HaarFeatures | None = parameter(None, HaarFeatures, None)
-    n_voters: int = parameter(5, AT_LEAST_1)
-    search_radius: int = parameter(25, AT_LEAST_1)
-    positive_radius: int = parameter(3, Interval(Integral, 0, None, closed="left"))
-    negative_radius: tuple[int, int] = parameter((8, 50), tuple)
-    n_positive: int = parameter(12, AT_LEAST_1)
-    n_negative: int = parameter(10, AT_LEAST_1)
-    memory: tuple[int, int, int] = parameter((5, 40, 55), tuple)
-    width: float = parameter(1.0, POSITIVE)
-    alpha: float = parameter(0.05, NOT_NEGATIVE)
-    beta: float = parameter(1.0, POSITIVE)
-    cost: tuple[float, float] = parameter((1.0, 1.0), tuple)
-    bias: float = parameter(1.0, NOT_NEGATIVE)
-    motion: float = parameter(0.8, NOT_NEGATIVE)
-    growth: float = parameter(1.05, Interval(Real, 1, 1.2, closed="both"))
-    side: int = parameter(56, Interval(Integral, 8, None, closed="left"))
-
-    def check(self) -> None:
-        """Raise where the settings are out of range or do not fit together."""
-        self._validate_params()
-        if self.features is not None:
-            self.features.check()
-        for name, length in (("negative_radius", 2), ("memory", 3), ("cost", 2)):
-            value = getattr(self, name)
-            if len(value) != length or min(value) <= 0:
-                raise ValueError(f"{name} must be {length} positive numbers; got {value}.")
-        near, far = self.negative_radius
-        if not self.positive_radius < near < far:
-            raise ValueError(
-                "positive_radius < negative_radius[0] < negative_radius[1] must hold; got "
-                f"{self.positive_radius}, {near}, {far}."
-            )
+if TYPE_CHECKING:
+    from bagwise.vision.tracking import MIOTracker
 
 
 class Memory(NamedTuple):
@@ -176,7 +121,7 @@ class TrackerState(NamedTuple):
     (1, [42.0, 32.0], ())
     """
 
-    settings: TrackerSettings
+    settings: MIOTracker  # its parameters
     thresholds: Thresholds
     features: HaarFeatures  # of the settings, or its defaults
     seed: int

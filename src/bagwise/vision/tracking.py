@@ -27,13 +27,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.base import clone
+from sklearn.utils._param_validation import Interval
 
 from bagwise.core.arrays import Bools, Floats
-from bagwise.models.parameters import parameter
+from bagwise.models.parameters import (
+    AT_LEAST_1,
+    NOT_NEGATIVE,
+    POSITIVE,
+    HasParameters,
+    parameter,
+)
 from bagwise.vision.alignment import align, candidates, cut, moved, resemblance
 from bagwise.vision.haar import Grey, HaarFeatures
 from bagwise.vision.images import eight_bit
@@ -44,7 +53,6 @@ from bagwise.vision.tracker_state import (
     Pose,
     Step,
     Thresholds,
-    TrackerSettings,
     TrackerState,
     View,
 )
@@ -59,7 +67,7 @@ BELIEF = np.array([1.87, 6.85, -2.59])
 def start(
     frame: ArrayLike,
     box: ArrayLike,
-    settings: TrackerSettings | None = None,
+    settings: MIOTracker | None = None,
     seed: int = 0,
     thresholds: Thresholds | None = None,
 ) -> TrackerState:
@@ -68,12 +76,12 @@ def start(
     Examples
     --------
     >>> import numpy as np
-    >>> from bagwise.vision import TrackerSettings, start
+    >>> from bagwise.vision import MIOTracker, start
     >>> scene = np.random.default_rng(0).integers(0, 255, (80, 100), dtype=np.uint8)
-    >>> len(start(scene, (30, 20, 24, 24), TrackerSettings(n_voters=5), seed=1).voters)
+    >>> len(start(scene, (30, 20, 24, 24), MIOTracker(n_voters=5), seed=1).voters)
     5
     """
-    settings = settings or TrackerSettings()
+    settings = clone(settings or MIOTracker())  # a copy that nobody changes
     settings.check()
     grey = as_grey(frame)
     x, y, w, h = check_box(box, *grey.shape)
@@ -86,9 +94,8 @@ def start(
             f"frame of {grey.shape[1]} x {grey.shape[0]}; choose a smaller box."
         )
     pose = Pose(np.array([x + w / 2, y + h / 2]), 1.0, 0.0)
-    values = {name: getattr(settings, name) for name in TrackerSettings.__dataclass_fields__}
     state = TrackerState(
-        settings=TrackerSettings(**values),
+        settings=settings,
         thresholds=thresholds or Thresholds(),
         features=settings.features or HaarFeatures(),
         seed=seed,
@@ -375,7 +382,7 @@ class Tracker(Protocol):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MIOTracker(TrackerSettings):
+class MIOTracker(HasParameters):
     """Follow a target through a video, with OpenCV's interface.
 
     It holds a `TrackerState` and calls `start` and `step`, which can be used without it.
@@ -444,7 +451,39 @@ class MIOTracker(TrackerSettings):
     (True, (35, 20, 24, 24))
     """
 
+    features: HaarFeatures | None = parameter(None, HaarFeatures, None)
+    n_voters: int = parameter(5, AT_LEAST_1)
+    search_radius: int = parameter(25, AT_LEAST_1)
+    positive_radius: int = parameter(3, Interval(Integral, 0, None, closed="left"))
+    negative_radius: tuple[int, int] = parameter((8, 50), tuple)
+    n_positive: int = parameter(12, AT_LEAST_1)
+    n_negative: int = parameter(10, AT_LEAST_1)
+    memory: tuple[int, int, int] = parameter((5, 40, 55), tuple)
+    width: float = parameter(1.0, POSITIVE)
+    alpha: float = parameter(0.05, NOT_NEGATIVE)
+    beta: float = parameter(1.0, POSITIVE)
+    cost: tuple[float, float] = parameter((1.0, 1.0), tuple)
+    bias: float = parameter(1.0, NOT_NEGATIVE)
+    motion: float = parameter(0.8, NOT_NEGATIVE)
+    growth: float = parameter(1.05, Interval(Real, 1, 1.2, closed="both"))
+    side: int = parameter(56, Interval(Integral, 8, None, closed="left"))
     random_state: int | None = parameter(None)
+
+    def check(self) -> None:
+        """Raise where the settings are out of range or do not fit together."""
+        self._validate_params()
+        if self.features is not None:
+            self.features.check()
+        for name, length in (("negative_radius", 2), ("memory", 3), ("cost", 2)):
+            value = getattr(self, name)
+            if len(value) != length or min(value) <= 0:
+                raise ValueError(f"{name} must be {length} positive numbers; got {value}.")
+        near, far = self.negative_radius
+        if not self.positive_radius < near < far:
+            raise ValueError(
+                "positive_radius < negative_radius[0] < negative_radius[1] must hold; got "
+                f"{self.positive_radius}, {near}, {far}."
+            )
 
     def init(self, frame: ArrayLike, box: ArrayLike) -> None:
         """Learn the target from its box ``x, y, w, h`` in the first frame."""
