@@ -89,10 +89,7 @@ def bag_options(
 ) -> None:
     """Where bags and labels are, and what things are called in them."""
     add = parser.add_argument_group("data").add_argument
-    what = (
-        "folder of .h5, .zarr, .npy, .npz or .pt files, one per bag; or a CSV, Excel or Parquet "
-        "table; also an address such as s3://bucket/features"
-    )
+    what = "folder with a .h5, .zarr, .npz, .npy or .pt file per bag; a table; or an s3:// address"
     add("--bags", required=bags_required, type=_address, metavar="PATH", help=what)
     add("--recursive", action="store_true", help="read the bag files in folders below, too")
     add("--labels", required=labels_required, type=_address, metavar="TABLE", help=labels_help)
@@ -102,10 +99,7 @@ def bag_options(
     add("--coords", metavar="NAME", help="dataset of coordinates (default: coords, where present)")
     add("--encoder", metavar="NAME", help="use features_NAME/ where there are several")
     add("--id-column", default="slide_id", metavar="NAME", help="column with the bag's name")
-    what = (
-        "column of labels; several columns of 0 and 1, as in a,b,c, where a bag may have several "
-        "classes"
-    )
+    what = "column of labels; or columns of 0 and 1, as in a,b,c, where a bag may have several"
     add("--label-column", default="label", metavar="NAME", help=what)
     add("--patient-column", metavar="NAME", help="keep the bags of a patient in one fold")
     what = "columns of a table that are features (default: all that look like features)"
@@ -127,15 +121,9 @@ def output_options(
 
 def class_options(parser: ArgumentParser) -> None:
     """Which class is the positive one, and which is the absence of all."""
-    what = (
-        "label of the positive class (default: the larger number, or the name beside a usual "
-        "negative such as normal, benign or control)"
-    )
+    what = "label of the positive class (default: the larger number, or what is not normal, ...)"
     parser.add_argument("--positive", metavar="LABEL", help=what)
-    what = (
-        "with more than two classes: label of bags of none of the others (default: a usual "
-        "negative such as normal, where there is one; '' for none)"
-    )
+    what = "of several classes: label of bags of none of the others (default: normal; '' for none)"
     parser.add_argument("--background", metavar="LABEL", help=what)
 
 

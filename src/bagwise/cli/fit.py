@@ -46,32 +46,20 @@ def configure(parser: ArgumentParser) -> None:
     add("--instance-labels", type=Path, metavar="CSV", help=what)
     what = "train on the instance labels in the bag files, too"
     add("--use-instance-labels", action="store_true", help=what)
-    what = (
-        "whom the labels are of (default: bag); patient makes one bag of all the slides of a "
-        "patient (--patient-column)"
-    )
+    what = "whom the labels are of; patient makes one bag of all slides of a patient"
     add("--level", choices=("bag", "patient"), help=what)
     class_options(parser)
     add = parser.add_argument_group("model").add_argument
     add("--model", default="auto", metavar="NAME", help="which model (default: auto)")
-    what = (
-        "a parameter of the model, or of how it runs, such as execution.dtype=float32; may be "
-        "repeated"
-    )
+    what = "a parameter of the model, or of how it runs, as execution.dtype=float32; repeatable"
     add("--set", action="append", default=[], metavar="NAME=VALUE", help=what)
     what = "let rare and frequent classes count the same in the fit"
     add("--class-weight", choices=["balanced"], help=what)
-    what = (
-        "let neighbouring instances agree when predicting; the strength is chosen on held-out bags "
-        "unless it is given (needs coordinates)"
-    )
+    what = "let neighbours agree when predicting, by a strength chosen on held-out bags, or this"
     add("--couple", nargs="?", const="auto", type=strength, metavar="J", help=what)
     add("--seed", type=int, default=0, help="random seed (default: 0)")
     add("--cv", type=int, metavar="K", help="estimate accuracy by K-fold first")
-    what = (
-        "look for leaks in the training bags first; reports made with the model show what was "
-        "found (two classes)"
-    )
+    what = "look for leaks in the training bags first, and show them in reports (two classes)"
     add("--audit", action="store_true", help=what)
     what = "train on a Dask cluster: its scheduler's address, or 'local' for this machine"
     add("--dask", metavar="ADDRESS", help=what)

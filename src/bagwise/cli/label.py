@@ -52,10 +52,7 @@ def configure(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("model", type=Path, nargs="?", help="model file made by bagwise fit")
     add("--demo", action="store_true", help="try it on bundled digits")
-    what = (
-        "labels of the bags, where these are the bags the model was trained on; without them the "
-        "bags are new to the model"
-    )
+    what = "labels of the bags the model was trained on; without them the bags are new to it"
     bag_options(parser, bags_required=False, labels_required=False, labels_help=what)
     what = "folder with pictures BAG/INDEX.png, or the name of the dataset that holds them"
     add("--images", metavar="FOLDER", help=what)

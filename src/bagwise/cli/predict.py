@@ -44,10 +44,7 @@ def configure(parser: ArgumentParser) -> None:
         "bagwise predict model.bagwise --bags new/ --min-sensitivity 0.95 --out results/",
     )
     parser.add_argument("model", type=Path, help="model file made by bagwise fit")
-    what = (
-        "labels of the bags, as CSV or Excel: columns slide_id and label (optional: adds ROC and "
-        "calibration)"
-    )
+    what = "labels of the bags: columns slide_id and label (optional: adds ROC and calibration)"
     bag_options(parser, labels_required=False, labels_help=what)
     add = parser.add_argument
     add("--images", metavar="NAME", help="dataset with a picture per instance")
@@ -56,10 +53,7 @@ def configure(parser: ArgumentParser) -> None:
     add("--sheet", action="store_true", help=what)
     what = "patients of the bags: columns slide_id and patient_id (or --patient-column)"
     add("--patients", type=Path, metavar="CSV", help=what)
-    what = (
-        "patient also writes slides.csv and reads patients off all their slides together (default: "
-        "as the model was trained)"
-    )
+    what = "patient reads patients off all their slides together (default: as it was trained)"
     add("--level", choices=("bag", "patient"), help=what)
     add("--top", type=int, default=10, metavar="N", help="instances per bag in top_instances.csv")
     group = parser.add_argument_group("when a bag is called positive")
