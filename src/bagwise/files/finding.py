@@ -7,7 +7,6 @@ CLAM puts ``h5_files/`` and ``pt_files/`` beside each other; TRIDENT writes
 from __future__ import annotations
 
 import warnings
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from bagwise.files.formats import ArrayFormat, format_of, suffixes
@@ -25,27 +24,23 @@ def find_bag_files(
     With ``recursive`` those of all folders below it too; otherwise files below that no layout
     explains are named in a warning, never ignored in silence.
     """
+    kinds = f"bag files ({', '.join(suffixes(ArrayFormat))})"
+    here, below = _bag_files(path), _below(path)
     if recursive:
-        files = _bag_files(path) + _below(path)
-        if not files:
-            raise bad_file(path, f"has no {_bag_kinds()}, nor has a folder in it")
-        return sorted(files, key=lambda file: (file.stem, str(file)))
-    files = _bag_files(path)
+        if not here + below:
+            raise bad_file(path, f"has no {kinds}, nor has a folder in it")
+        return sorted(here + below, key=lambda file: (file.stem, str(file)))
+    if here and below:
+        warnings.warn(
+            f"{path}: {len(here)} files here are read; {len(below)} in folders below are not, such "
+            f"as {below[0]}. Read all with --recursive (recursive=True).",
+            UserWarning,
+            stacklevel=2,
+        )
+    # CLAM's .h5 files hold the same features as its .pt files, and the coordinates.
+    files = here or _bag_files(path / "h5_files") or _bag_files(path / "pt_files")
     if files:
-        below = _below(path)
-        if below:
-            warnings.warn(
-                f"{path}: {len(files)} files here are read; {len(below)} in folders below are "
-                f"not, such as {below[0]}. Read all with --recursive (recursive=True).",
-                UserWarning,
-                stacklevel=2,
-            )
         return files
-    if (path / "h5_files").is_dir() or (path / "pt_files").is_dir():  # CLAM
-        # The .h5 files hold the same features as the .pt files, and the coordinates.
-        files = _bag_files(path / "h5_files") or _bag_files(path / "pt_files")
-        if files:
-            return files
     folders = [p for p in [*path.glob("features_*"), *path.glob("*/features_*")] if p.is_dir()]
     if encoder is not None:
         folders = [p for p in folders if p.name == f"features_{encoder}"]
@@ -55,14 +50,9 @@ def find_bag_files(
     files = _bag_files(folders[0]) if folders else []
     if not files:
         wanted = f"features_{encoder} with " if encoder else ""
-        below = _below(path)
         hint = f"; {len(below)} lie in folders below it, read with --recursive" if below else ""
-        raise bad_file(path, f"has no {wanted}{_bag_kinds()}{hint}")
+        raise bad_file(path, f"has no {wanted}{kinds}{hint}")
     return files
-
-
-def _bag_kinds() -> str:
-    return f"bag files ({', '.join(suffixes(ArrayFormat))})"
 
 
 def _bag_files(folder: AnyPath) -> list[AnyPath]:
@@ -117,8 +107,3 @@ def one_file_per_bag(files: list[AnyPath]) -> tuple[list[AnyPath], list[FileProb
             stacklevel=2,
         )
     return chosen, problems
-
-
-def bag_id(path: str) -> str:
-    """Name of the bag in a file."""
-    return PurePosixPath(path).stem

@@ -170,9 +170,7 @@ def _scan_files(
             elif not isinstance(error, ValueError) or said.startswith("["):
                 said = f"cannot be read: {said}"
             problems.append(FileProblem(str(file), said))
-    scanned, odd = _agree(scanned)
-    problems += odd
-    return ScannedBags(_assemble(scanned) if scanned else None, problems)
+    return _assemble(scanned, problems)
 
 
 @dataclass
@@ -316,46 +314,36 @@ def _column(arrays: Any, name: str, rows: int, size_on_disk: int) -> Column | No
     return column
 
 
-def _agree(scanned: list[_Scanned]) -> tuple[list[_Scanned], list[FileProblem]]:
-    """Files that differ from most others in width or in the columns they carry are problems."""
-    problems = []
-    widths = Counter(s.rows.shape[1] for s in scanned)
-    if len(widths) > 1:
-        width, n = widths.most_common(1)[0]
-        problems += [
-            FileProblem(
-                s.rows.path, f"has {s.rows.shape[1]} features but {n} other files have {width}"
-            )
-            for s in scanned
-            if s.rows.shape[1] != width
-        ]
-        scanned = [s for s in scanned if s.rows.shape[1] == width]
-    for column in _COLUMNS:
-        have = [s for s in scanned if getattr(s, column) is not None]
-        if have:
-            problems += [
-                FileProblem(s.rows.path, f"has no {column!r}, which other files have")
-                for s in scanned
-                if getattr(s, column) is None
-            ]
-            scanned = have
-    return scanned, problems
-
-
-def _assemble(scanned: list[_Scanned]) -> Bags:
-    sizes = [s.rows.shape[0] for s in scanned]
-    columns = {}
+def _assemble(scanned: list[_Scanned], problems: list[FileProblem]) -> ScannedBags:
+    """Bags of files; those that differ from most in width, or in their columns, are problems."""
+    if not scanned:
+        return ScannedBags(None, problems)
+    width, n = Counter(s.rows.shape[1] for s in scanned).most_common(1)[0]
+    for s in scanned:
+        if s.rows.shape[1] != width:
+            what = f"has {s.rows.shape[1]} features but {n} other files have {width}"
+            problems.append(FileProblem(s.rows.path, what))
+    good = [s for s in scanned if s.rows.shape[1] == width]
     for name in _COLUMNS:
-        if getattr(scanned[0], name) is not None:
-            columns[name] = np.concatenate([getattr(s, name) for s in scanned])
-    if "coords" in columns and all(s.patch_size is not None for s in scanned):
-        sides = np.asarray([s.patch_size for s in scanned], dtype=np.float32)
+        lacking = [s for s in good if getattr(s, name) is None]
+        if len(lacking) < len(good):
+            what = f"has no {name!r}, which other files have"
+            problems += [FileProblem(s.rows.path, what) for s in lacking]
+            good = [s for s in good if getattr(s, name) is not None]
+    columns = {
+        name: np.concatenate([getattr(s, name) for s in good])
+        for name in _COLUMNS
+        if getattr(good[0], name) is not None
+    }
+    sizes = [s.rows.shape[0] for s in good]
+    if "coords" in columns and all(s.patch_size is not None for s in good):
+        sides = np.asarray([s.patch_size for s in good], dtype=np.float32)
         columns["patch_size"] = np.repeat(sides, sizes)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    rows: Rows = LazyRows([s.rows for s in scanned])
-    if scanned[0].content is not None:
+    rows: Rows = LazyRows([s.rows for s in good])
+    if good[0].content is not None:
         rows = np.empty(rows.shape, rows.dtype)
-        for s, start, stop in zip(scanned, offsets[:-1], offsets[1:], strict=True):
+        for s, start, stop in zip(good, offsets[:-1], offsets[1:], strict=True):
             rows[start:stop] = s.content
             s.content = None  # nothing is in memory twice
-    return Bags(rows, offsets, [s.name for s in scanned], columns=columns)
+    return ScannedBags(Bags(rows, offsets, [s.name for s in good], columns=columns), problems)

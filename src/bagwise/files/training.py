@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from bagwise.bags import Bags
 from bagwise.core.arrays import Column
 from bagwise.files.addresses import AnyPath
-from bagwise.files.finding import bag_id
 from bagwise.files.labels import LabelTable, read_instance_labels, read_labels
 from bagwise.files.problems import BadFilesError, FileProblem, bad_file
 from bagwise.files.reading import Progress, ScannedBags, scan_bags
@@ -111,7 +110,7 @@ def read_training(
 def _mismatches(scan: ScannedBags, labels: LabelTable, where: str) -> list[FileProblem]:
     """Labels without a bag and bags without a label, with a hint where names nearly agree."""
     assert scan.bags is not None
-    broken = {bag_id(problem.path) for problem in scan.problems}
+    broken = {PurePosixPath(problem.path).stem for problem in scan.problems}
     have, labelled = set(scan.bags.ids) | broken, set(labels.ids) | labels.skipped_ids
     unknown = [name for name in labels.ids if name not in have]
     # Slide names often come with the extension of the image, or lose their zeros to Excel.
