@@ -19,6 +19,7 @@ from bagwise.cli.arguments import bag_options, class_options, output_options, se
 from bagwise.cli.console import Printer
 from bagwise.cli.figures import show_evaluation
 from bagwise.cli.inputs import class_roles, mixed_patients, patients_as_bags, read_labelled
+from bagwise.core.lazy import optional
 from bagwise.files import Training, check_output
 
 if TYPE_CHECKING:
@@ -273,12 +274,7 @@ def _dask_client(address: str | None, model: Model, name: str) -> Iterator[None]
         return
     if not any(key.rpartition("__")[2] == "execution" for key in model.get_params()):
         raise ValueError(f"--dask: the model {name!r} does not run on a cluster; leave it out.")
-    try:
-        import distributed
-    except ImportError as error:
-        raise ValueError(
-            "--dask needs the extra dask: pip install '.[dask]' in a checkout"
-        ) from error
+    distributed = optional("distributed", extra="dask", what="--dask needs the extra dask")
     # Without an address the client starts workers on this machine, and ends them when it closes.
     where = {"address": address, "timeout": DASK_TIMEOUT}
     local = {"threads_per_worker": 1, "dashboard_address": None}

@@ -22,6 +22,7 @@ from bagwise.cli.arguments import bag_options, set_up
 from bagwise.cli.console import Printer
 from bagwise.cli.inputs import file_names, read_labelled, read_unlabelled
 from bagwise.core.arrays import Column, Ints
+from bagwise.core.lazy import optional
 from bagwise.files import read_geojson, read_label_studio, read_training, write_label_studio
 from bagwise.files.geojson import read_json
 from bagwise.files.problems import bad_file
@@ -210,17 +211,13 @@ def _session(arguments: Namespace, setting: _Setting, journal: Journal) -> Sessi
 
 
 def _serve(arguments: Namespace, session: Session, printer: Printer) -> None:
-    try:
-        from bagwise.label import LabelServer
-    except ImportError as error:
-        raise ValueError(
-            "bagwise label needs the extra label: pip install '.[label]' in a checkout"
-        ) from error
+    needs = "bagwise label needs the extra label"
+    make_server = optional("bagwise.label.server", extra="label", what=needs).LabelServer
 
     def say_next() -> None:
         printer.say(f"opened; to open it in another browser: {escape(server.url)}")
 
-    server = LabelServer(session, arguments.port, say_next)
+    server = make_server(session, arguments.port, say_next)
     printer.say(f"open [bold]{escape(server.url)}[/bold]")
     printer.say("answers are saved as they come; Ctrl-C ends the server")
     try:

@@ -1,4 +1,4 @@
-"""What packages list as public: what they import, or what they import when it is first used."""
+"""What is imported when it is first used, what packages list as public, and optional modules."""
 
 from __future__ import annotations
 
@@ -48,3 +48,22 @@ def public_names(module: Mapping[str, Any]) -> list[str]:
     named = {name: value for name, value in module.items() if not name.startswith("_")}
     named.pop("public_names", None)
     return [name for name, value in named.items() if not isinstance(value, ModuleType)]
+
+
+def optional(module: str, extra: str, what: str = "") -> Any:
+    """A module that an extra of the package brings, or what to install and what for.
+
+    Examples
+    --------
+    >>> from bagwise.core.lazy import optional
+    >>> optional("numpy", extra="numbers").__name__
+    'numpy'
+    >>> optional("no_such_module", extra="numbers")
+    Traceback (most recent call last):
+    ValueError: needs no_such_module: pip install '.[numbers]' in a checkout
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        needs = what or f"needs {module}"
+        raise ValueError(f"{needs}: pip install '.[{extra}]' in a checkout") from error

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from bagwise.core.lazy import optional
 from bagwise.files.problems import bad_file, one_line
 
 if TYPE_CHECKING:
@@ -41,11 +42,7 @@ def as_path(address: str | AnyPath) -> AnyPath:
     if not is_remote(address):
         return Path(address)
     try:
-        from upath import UPath
-    except ImportError as error:
-        raise bad_file(address, "needs fsspec: pip install '.[cloud]' in a checkout") from error
-    try:
-        path = UPath(str(address))
+        path: UPath = optional("upath", extra="cloud", what="needs fsspec").UPath(str(address))
         _ = path.fs  # loads what the protocol needs
     except (ImportError, ValueError) as error:
         raise bad_file(address, f"cannot be opened: {one_line(error)}") from error

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from bagwise.core.lazy import optional
 from bagwise.files.addresses import as_path, is_remote
 from bagwise.files.hdf5 import H5Arrays
 from bagwise.files.problems import UNREADABLE
@@ -83,10 +84,7 @@ def _open_npy(path: AnyPath) -> Arrays:
 
 def _open_torch(path: AnyPath) -> Arrays:
     """Tensors of a .pt file. Such a file is a pickle: nothing but plain tensors is read."""
-    try:
-        import torch
-    except ImportError as error:
-        raise ValueError("needs torch: pip install '.[torch]' in a checkout") from error
+    torch = optional("torch", extra="torch")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pickle protocols, before it refuses them

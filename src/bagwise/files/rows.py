@@ -7,11 +7,11 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bagwise.bags import Bags, BagsLike
+from bagwise.bags import Bags
 from bagwise.bags.on_disk import PlainFile, map_rows_of, plain_file
 from bagwise.core.arrays import Ints, Reals
 from bagwise.files.addresses import as_path, is_remote
@@ -141,11 +141,7 @@ def close(arrays: Any) -> None:
         arrays.close()
 
 
-@overload
-def read_plainly(bags: Bags) -> Bags: ...
-@overload
-def read_plainly(bags: BagsLike) -> BagsLike: ...
-def read_plainly(bags: BagsLike) -> BagsLike:
+def read_plainly(bags: Any) -> Any:
     """Bags whose rows, if they are a memory map of floats, are read by plain reads.
 
     Examples
@@ -161,6 +157,6 @@ def read_plainly(bags: BagsLike) -> BagsLike:
     """
     if not isinstance(bags, Bags) or not isinstance(bags.instances, np.memmap):
         return bags
-    rows = map_rows_of(bags.instances) if bags.instances.dtype.kind == "f" else bags.instances
-    same = rows is bags.instances
-    return bags if same else bags.with_instances(rows, bags.feature_names)
+    if bags.instances.dtype.kind != "f":
+        return bags
+    return bags.with_instances(map_rows_of(bags.instances), bags.feature_names)

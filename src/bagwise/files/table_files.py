@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bagwise.core.lazy import optional
 from bagwise.files.limits import check_columns, check_parquet, check_rows, check_zip
 
 if TYPE_CHECKING:
@@ -58,10 +59,7 @@ def read_excel(path: AnyPath, text: Sequence[str] | None) -> pd.DataFrame:
     """The first sheet of a workbook; the first row below the header is line 2."""
     import pandas as pd
 
-    try:
-        import openpyxl  # noqa: F401 - pandas reads through it
-    except ImportError as error:
-        raise ValueError("needs openpyxl: pip install '.[excel]' in a checkout") from error
+    optional("openpyxl", extra="excel")  # pandas reads through it
     with path.open("rb") as file:
         check_zip(file, path.stat().st_size)
     with path.open("rb") as file, pd.ExcelFile(file, engine="openpyxl") as book:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bagwise.core.lazy import optional
 from bagwise.files.limits import check_chunk
 
 if TYPE_CHECKING:
@@ -40,10 +41,7 @@ class ZarrArrays(Mapping[str, Any]):
     """
 
     def __init__(self, path: AnyPath) -> None:
-        try:
-            import zarr  # noqa: F401 - opened below
-        except ImportError as error:
-            raise ValueError("needs zarr: pip install '.[zarr]' in a checkout") from error
+        optional("zarr", extra="zarr")
         self._path = path
         self._opened: dict[str, Any] = {}
 
