@@ -101,5 +101,5 @@ def test_what_is_missing_is_said(tmp_path, monkeypatch):
         return load(name, *args, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"bagwise\[torchvision\]"):
+    with pytest.raises(ImportError, match=r"\.\[torchvision\]"):
         load_region_network(tmp_path / "weights.pth")

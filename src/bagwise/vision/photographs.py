@@ -222,14 +222,14 @@ class PhotographDetector(Detector[Photographs]):
         """One line on the networks that the defaults would have used."""
         installs = []
         if self.features is None and best_backbone() == "hog":
-            installs.append("pip install 'bagwise[photographs]'")
+            installs.append("pip install '.[photographs]'")
         if self.saliency == "auto" and choose("auto") == "classical":
             installs.append(INSTALL)
         if not installs:
             return ""
         return (
             "boxes are about as good as one in the middle of the image, because networks for "
-            f"photographs are not installed: {' && '.join(installs)}"
+            f"photographs are not installed: {' && '.join(installs)} in a checkout"
         )
 
     def score_boxes(self, described: Photographs, c: int = 0) -> BoxScores:

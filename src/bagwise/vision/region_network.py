@@ -48,9 +48,8 @@ def load_region_network(weights: str | Path, name: str = "fasterrcnn_resnet50_fp
     try:
         from torchvision.models import detection
     except ImportError as error:
-        raise ImportError(
-            f"{name} needs torchvision: pip install 'bagwise[torchvision]'."
-        ) from error
+        message = f"{name} needs torchvision: pip install '.[torchvision]' in a checkout."
+        raise ImportError(message) from error
     network: nn.Module = getattr(detection, name)(weights=None, weights_backbone=None)
     network.load_state_dict(read_state(weights))
     return network
