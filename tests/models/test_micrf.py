@@ -51,7 +51,7 @@ def problem(fitted):
     terms = crf.make_terms(model._upsilon(scaled), scaled.instances, scaled.offsets, model.factors_)
     near = distances.Dissimilarities(scaled.instances, model.factors_, 2048)
     every = np.ones(bags.n_instances, dtype=bool)
-    return learning.JointProblem(terms, y, every, near, "trws", 2048)
+    return learning.JointProblem(terms, y, every, near, "trws")
 
 
 def test_dissimilarities_match_the_naive_ones(rng):

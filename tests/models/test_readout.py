@@ -30,10 +30,10 @@ from bagwise.models.variational.readout import (
     NotFiniteError,
     Predictor,
     Process,
+    Reading,
     RowPart,
     _ranks,
     read_block,
-    read_part,
 )
 from tests.checks import make_problem
 from tests.models.test_several_classes import make_classes
@@ -414,7 +414,7 @@ def two_processes(rng):
 
 def read_parts(predictor, X, offsets, chunk, n_parts, wanted="both"):
     parts = [RowPart(rows_of(X, g), g, offsets) for g in share_out(cut(offsets, chunk, 1), n_parts)]
-    read = [read_part(part, predictor, wanted, None, 0.9, None, check=True) for part in parts]
+    read = [Reading(predictor, wanted, check=True)(part) for part in parts]
     return [np.concatenate(column) for column in zip(*read, strict=True)]
 
 

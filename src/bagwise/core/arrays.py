@@ -152,11 +152,6 @@ def exp_over(x: Array) -> Array:
     return x.exp_() if is_tensor(x) else np.exp(x, out=x)
 
 
-def copy(x: Array) -> Array:
-    """A copy on the same device."""
-    return x.clone() if is_tensor(x) else x.copy()
-
-
 def dot(a: Array, b: Array) -> float:
     """``sum(a * b)`` of two matrices; in NumPy the sum is made in float64."""
     if is_tensor(a):

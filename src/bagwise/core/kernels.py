@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from bagwise.core.arrays import Array, Floats, copy, dot, exp_over
+from bagwise.core.arrays import Array, Floats, dot, exp_over
 from bagwise.core.squared import (
     in_blocks,
     median_sq_distance,
@@ -229,7 +229,7 @@ class _OfDistance(_Uniform):
             s = sq_distances(x, Z)
             # dK / d log l_d = v (-2 k'(s)) (x_d - z_d)^2 / l_d^2; with one l for all features the
             # squared differences add up to s.
-            W = self._slope(copy(s))
+            W = self._slope(1.0 * s)
             W *= g  # [n, M]
             if per_feature:
                 d_scale += weighted_sq_differences(x, Z, W)
@@ -441,7 +441,7 @@ class MultiScale(_OfDistance):
         """Weighted mean of e, e^4, e^16, e^64 with e = exp(-s / 16)."""
         s *= -1.0 / 16.0
         s = exp_over(s)
-        power = copy(s)
+        power = 1.0 * s
         if weights[0] != 1.0:
             s *= weights[0]
         for weight in weights[1:]:
@@ -599,12 +599,9 @@ class Product(_Pair):
 
 # The one place where a kernel gets a name.
 KERNELS: dict[str, Callable[[], Kernel]] = {
-    # Wide enough to say "surely", with a bias, so that a rare positive does not cost the level.
-    "rbf + bias": lambda: RBF("sqrt_dim", 4.0) + Constant(4.0),
     "rbf": lambda: RBF("sqrt_dim"),
     "matern32": lambda: Matern32("sqrt_dim"),
     "matern52": lambda: Matern52("sqrt_dim"),
-    "multi-scale": MultiScale,
     "linear": lambda: Linear() + Constant(),
 }
 

@@ -64,9 +64,8 @@ class _TrainsNetwork(HasParameters):
     random_state: RandomState = parameter(None, "random_state")
     verbose: int = parameter(0, "verbose")
 
-    def _network_over(self, backbone: torch.nn.Module) -> BagNetwork:
-        """An untrained network that pools the features of a backbone."""
-        raise AttributeError(f"{type(self).__name__} has no network")
+    # The class of the network in `network`, and the parameter beside ``n_features`` that it takes.
+    _network: ClassVar[tuple[str, str]]
 
     def _train(self, data: TrainingData) -> None:
         """Train the network on validated bags and keep its weights as safetensors bytes."""
@@ -135,9 +134,11 @@ class _TrainsNetwork(HasParameters):
         self, X: Reals, stats: tuple[torch.Tensor, torch.Tensor] | None = None
     ) -> BagNetwork:
         """An untrained network for instances like ``X``, which standardises by ``stats``."""
-        from bagwise.deep.network import build_backbone
+        from bagwise.deep import network as net
 
-        return self._network_over(build_backbone(X, self.backbone, self.n_features, stats))
+        name, last = self._network
+        backbone = net.build_backbone(X, self.backbone, self.n_features, stats)
+        return getattr(net, name)(backbone, self.n_features, getattr(self, last))
 
     def _features(self, bags: Bags) -> tuple[BagNetwork, torch.Tensor]:
         """The trained network, rebuilt from its weights, and the features of the instances."""
@@ -215,10 +216,7 @@ class _Attends(_TrainsNetwork):
 
     attention_size: int = parameter(64, AT_LEAST_1)
 
-    def _network_over(self, backbone: torch.nn.Module) -> BagNetwork:
-        from bagwise.deep.network import AttentionNetwork
-
-        return AttentionNetwork(backbone, self.n_features, self.attention_size)
+    _network = "AttentionNetwork", "attention_size"
 
 
 class AttentionMIL(_Attends, _NetworkClassifier):
@@ -350,10 +348,7 @@ class _FeaturePooling(_NetworkClassifier):
 
     _statistic: ClassVar[str]
 
-    def _network_over(self, backbone: torch.nn.Module) -> BagNetwork:
-        from bagwise.deep.network import PoolingNetwork
-
-        return PoolingNetwork(backbone, self.n_features, self._statistic)
+    _network = "PoolingNetwork", "_statistic"
 
 
 class MeanPoolingMIL(_FeaturePooling):
@@ -446,10 +441,7 @@ class DSMIL(_NetworkClassifier, InstanceClassifier):
 
     attention_size: int = parameter(64, AT_LEAST_1)
 
-    def _network_over(self, backbone: torch.nn.Module) -> BagNetwork:
-        from bagwise.deep.network import DualStreamNetwork
-
-        return DualStreamNetwork(backbone, self.n_features, self.attention_size)
+    _network = "DualStreamNetwork", "attention_size"
 
     def decision_function_instances(self, bags: BagsLike) -> Floats:
         """Score of each instance by the first stream.

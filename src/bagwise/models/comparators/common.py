@@ -6,10 +6,12 @@ known instance labels and calibration are done here, once for all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from scipy.optimize import minimize
 
 from bagwise.bags import Bags
 from bagwise.core.arrays import Floats, Ints, to_numpy
@@ -21,6 +23,15 @@ from bagwise.models.scaling import ScalesFeatures
 
 # The baseline methods by the names that their classes declare.
 BASELINES: dict[str, type[Comparator]] = {}
+
+
+def minimised(
+    loss: Callable[..., tuple[float, Floats]], start: Floats, max_iter: int, *given: object
+) -> tuple[Floats, float, int]:
+    """Where L-BFGS ends on a loss with its gradient, the loss there, and the steps."""
+    options = {"maxiter": max_iter}
+    end = minimize(loss, start, args=given, jac=True, method="L-BFGS-B", options=options)
+    return end.x, float(end.fun), max(1, int(end.nit))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

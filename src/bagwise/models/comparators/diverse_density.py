@@ -11,10 +11,10 @@ bags by their distances to several concepts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from sklearn.utils import check_random_state
@@ -24,7 +24,7 @@ from bagwise.bags import Bags
 from bagwise.core import rules, segments
 from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.squared import median_sq_distance
-from bagwise.models.comparators.common import Comparator, InstanceComparator
+from bagwise.models.comparators.common import Comparator, InstanceComparator, minimised
 from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
 # Least q: an instance at the concept itself is positive with a little less than certainty.
@@ -176,22 +176,14 @@ class DiverseDensity(InstanceComparator, name="diverse-density"):
     def _learn(self, bags: Bags, y: Ints) -> None:
         X, offsets = bags.instances, bags.offsets
         first = np.full(bags.n_features, first_scale(bags))
-        best, self.loss_ = None, np.inf
         # Candidate starts of lowest loss, from at most 200 instances of positive bags.
         starts = draw_starts(bags, y, 200, check_random_state(0))
         losses = [_noisy_or(scaled_distances(X, X[row], first), offsets, y)[0] for row in starts]
-        for row in starts[np.argsort(losses, kind="stable")[: self.n_starts]]:
-            end = minimize(
-                noisy_or_loss,
-                np.concatenate([X[row], first]),
-                args=(X, offsets, y),
-                jac=True,
-                method="L-BFGS-B",
-                options={"maxiter": self.max_iter},
-            )
-            if best is None or end.fun < self.loss_:
-                best, self.loss_, self.n_iter_ = end.x, float(end.fun), max(1, int(end.nit))
-        assert best is not None
+        ends = [
+            minimised(noisy_or_loss, np.append(X[row], first), self.max_iter, X, offsets, y)
+            for row in starts[np.argsort(losses, kind="stable")[: self.n_starts]]
+        ]
+        best, self.loss_, self.n_iter_ = min(ends, key=itemgetter(1))
         self.point_, self.scales_ = best[: bags.n_features], np.abs(best[bags.n_features :])
 
     def _instance_scores(self, X: Floats) -> Floats:
@@ -215,20 +207,14 @@ def em(bags: Bags, y: Ints, start: int, scale: float, max_iter: int) -> tuple[Co
     losses = [loss(np.concatenate([point, scales]))[0]]
     for _ in range(max_iter):
         # M-step: point and scales by L-BFGS, given these instances.
-        end = minimize(
-            loss,
-            np.concatenate([point, scales]),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": 30},
-        )
+        moved, _, _ = minimised(loss, np.append(point, scales), 30)
         # E-step: the nearest instance of every bag stands for it.
-        loss = NearestLoss(bags.instances[most_likely(bags, end.x[:D], end.x[D:])], y)
-        value = loss(end.x)[0]
+        loss = NearestLoss(bags.instances[most_likely(bags, moved[:D], moved[D:])], y)
+        value = loss(moved)[0]
         # Negative bags may come nearer to the moved concept: a step that costs is not taken.
         if value >= losses[-1] * (1 - 1e-6):
             break
-        point, scales = end.x[:D], np.abs(end.x[D:])
+        point, scales = moved[:D], np.abs(moved[D:])
         losses.append(value)
     return Concept(point, scales, losses[-1]), losses
 

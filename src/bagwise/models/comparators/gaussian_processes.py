@@ -16,7 +16,6 @@ from numbers import Integral
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
-from scipy.optimize import minimize
 from scipy.special import expit, log_ndtr, ndtr, ndtri_exp
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -25,7 +24,7 @@ from bagwise.bags import Bags
 from bagwise.core import rules, segments
 from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.squared import median_sq_distance
-from bagwise.models.comparators.common import InstanceComparator
+from bagwise.models.comparators.common import InstanceComparator, minimised
 from bagwise.models.comparators.features import Features, place_landmarks
 from bagwise.models.parameters import AT_LEAST_1, POSITIVE, parameter
 
@@ -150,18 +149,10 @@ class GPMIL(GaussianProcessComparator, name="gpmil"):
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         phi = self._place(bags, y, check_random_state(self.random_state))
-        end = minimize(
-            softmax_loss,
-            np.zeros(phi.shape[1]),
-            args=(phi, bags.offsets, y, self.sharpness),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": self.max_iter},
-        )
-        self.weights_ = end.x
-        self.n_iter_ = max(1, int(end.nit))
+        start, given = np.zeros(phi.shape[1]), (phi, bags.offsets, y, self.sharpness)
+        self.weights_, _, self.n_iter_ = minimised(softmax_loss, start, self.max_iter, *given)
         # Laplace: the posterior is N(mode, H^-1).
-        H = curvature(end.x, phi, bags.offsets, self.sharpness)
+        H = curvature(self.weights_, phi, bags.offsets, self.sharpness)
         self.precision_ = cho_factor(H, lower=True)[0]
 
     def _shrunk(self, mean: Floats, directions: Floats) -> Floats:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.neighbors import kneighbors_graph
 
 from bagwise.bags import Bags
 from bagwise.core import rules, segments
 from bagwise.core.arrays import Floats, Ints
-from bagwise.models.comparators.common import InstanceComparator
+from bagwise.models.comparators.common import InstanceComparator, minimised
 from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, parameter
 
 if TYPE_CHECKING:
@@ -109,16 +108,10 @@ class GICF(InstanceComparator, name="gicf"):
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         graph = similarity_graph(bags.instances, self.n_neighbors)
-        end = minimize(
-            group_loss,
-            np.zeros(bags.n_features + 1),
-            args=(bags.instances, bags.offsets, y, graph, self.smooth, self.decay),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": self.max_iter},
-        )
-        self.coef_, self.intercept_ = end.x[:-1], float(end.x[-1])
-        self.loss_, self.n_iter_ = float(end.fun), max(1, int(end.nit))
+        given = bags.instances, bags.offsets, y, graph, self.smooth, self.decay
+        start = np.zeros(bags.n_features + 1)
+        theta, self.loss_, self.n_iter_ = minimised(group_loss, start, self.max_iter, *given)
+        self.coef_, self.intercept_ = theta[:-1], float(theta[-1])
 
     def _instance_scores(self, X: Floats) -> Floats:
         return X @ self.coef_ + self.intercept_

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 _UNIT = 1e-9
 
 
+def smallest_difference(X: Floats) -> float:
+    """What squared distances must differ by, in products of any size, to be told apart."""
+    return _UNIT * float((X**2).sum(axis=1).mean()) or 1.0
+
+
 def hausdorff_distances(a: Bags, b: Bags) -> Floats:
     """Squared minimal Hausdorff distance: that of the two nearest instances, [A, B]."""
     nearest = bag_distances(a.instances, a.offsets, b.instances)  # [A, N_b]
@@ -114,7 +119,7 @@ class CitationKNN(PairwiseComparator, name="citation-knn"):
 
     def _remember(self, bags: Bags) -> None:
         self.instances_, self.offsets_ = bags.instances, bags.offsets
-        self.unit_ = _UNIT * float((bags.instances**2).sum(axis=1).mean()) or 1.0
+        self.unit_ = smallest_difference(bags.instances)
 
     def _compare(self, bags: Bags) -> Floats:
         d = hausdorff_distances(bags, Bags(self.instances_, self.offsets_))
@@ -177,10 +182,6 @@ class CitationKNNROI(CitationKNN, BestInstanceClassifier, name="cknn-roi"):
         # The best instance gets the score of its bag.
         best = segments.max(standing, bags.offsets)
         return standing + segments.spread(self._raw_scores(bags) - best, bags.offsets)
-
-
-# Distances that differ by less than this share of an instance's mean squared length are equal.
-_UNIT = 1e-9
 
 
 def citers(between: Floats, reach: Floats, k: int) -> sp.csr_array:
@@ -252,7 +253,7 @@ class VotingFramework(InstanceComparator, name="vf"):
 
     def _learn(self, bags: Bags, y: Ints) -> None:
         self.instances_ = bags.instances
-        self.unit_ = _UNIT * float((bags.instances**2).sum(axis=1).mean()) or 1.0
+        self.unit_ = smallest_difference(bags.instances)
         links = self._link(bags.instances)
         labels = segments.spread((2.0 * y - 1).astype(np.float64), bags.offsets)
         self.votes_ = self._standing(labels, links)

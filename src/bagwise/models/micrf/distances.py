@@ -131,7 +131,7 @@ class Dissimilarities:
     """
 
     def __init__(self, X: Floats, factors: Floats, max_rows: int) -> None:
-        self._max_rows = max_rows
+        self.max_rows = max_rows
         self._place = np.full(len(X), -1, dtype=np.int64)  # row of each instance in the table
         self._last_use = np.empty(0, dtype=np.int64)  # number of the request, of each row
         self._n_requests = 0
@@ -161,7 +161,7 @@ class Dissimilarities:
         old, ids = self._near.table, self._near.ids
         n_old = len(ids)
         # The table may have outgrown its limit before, by one large request: never more than asked.
-        n_reused = min(len(new), max(0, n_old + len(new) - self._max_rows))
+        n_reused = min(len(new), max(0, n_old + len(new) - self.max_rows))
         idle = np.flatnonzero(self._last_use < self._n_requests)
         idle = idle[np.argsort(self._last_use[idle], kind="stable")][:n_reused]
         n = n_old + len(new) - len(idle)

@@ -114,16 +114,14 @@ def infer(
     offsets: Ints,
     gamma: Floats,
     dissimilarities: Dissimilarities,
-    *,
     method: Inference = "trws",
-    max_states: int = 4096,
     max_sweeps: int = 100,
     tol: float = 1e-6,
 ) -> JointDecision:
     """Lowest-energy configuration (3) for given unaries and pairwise weights."""
     from bagwise.core.trws import icm, trws
 
-    keep, n_dropped = prune(inst, non, offsets, max_states)
+    keep, n_dropped = prune(inst, non, offsets, dissimilarities.max_rows)
     n_bags = len(non)
     if not np.any(gamma > 0):  # nothing ties the bags together
         best = segments.argmax(np.where(keep, -inst, -np.inf), offsets)

@@ -198,7 +198,6 @@ class MICRF(BestInstanceClassifier):
             np.where(has_known, known == 1, known != 0),
             Dissimilarities(X, self.factors_, self.max_states),
             self.inference,
-            self.max_states,
         )
 
     def _upsilon(self, bags: Bags) -> Floats:
@@ -335,15 +334,7 @@ class MICRF(BestInstanceClassifier):
         inst, non = self._energies(scaled)
         gamma = self._weights.gamma
         near = Dissimilarities(X, self.factors_, self.max_states)
-        L = crf.infer(
-            inst,
-            non,
-            offsets,
-            gamma,
-            near,
-            method=self.inference,
-            max_states=self.max_states,
-        ).L
+        L = crf.infer(inst, non, offsets, gamma, near, self.inference).L
         # Single changes that lower the energy further make every bag agree with its score.
         allowed, _ = crf.prune(inst, non, offsets, self.max_states)
         table, place = near.lookup(np.flatnonzero(allowed))

@@ -42,7 +42,6 @@ class JointProblem(NamedTuple):
     selectable: Bools  # [N] instances a positive bag may select as its latent instance
     dissimilarities: Any
     method: Inference
-    max_states: int
 
 
 class LearnedWeights(NamedTuple):
@@ -133,7 +132,7 @@ def loss_augmented(
 def quick_search(problem: JointProblem, inst: Floats, non: Floats, gamma: Floats) -> Ints:
     """A low-energy configuration by ICM from the lowest unaries."""
     offsets = problem.terms.offsets
-    keep, _ = prune(inst, non, offsets, problem.max_states)
+    keep, _ = prune(inst, non, offsets, problem.dissimilarities.max_rows)
     some = segments.max(keep.astype(np.float64), offsets) > 0
     start = np.where(some, segments.argmax(np.where(keep, -inst, -np.inf), offsets), NONE)
     return _descend(problem, inst, non, gamma, keep, np.arange(len(non)), start)
@@ -149,7 +148,8 @@ def complete(problem: JointProblem, alpha: Floats, L_hat: Ints) -> tuple[Ints, J
     terms = problem.terms
     w = unpack(alpha, terms.Upsilon.shape[1])
     inst, non = unaries(terms, w)
-    found = _infer(problem, inst, non, w.gamma)
+    near, method = problem.dissimilarities, problem.method
+    found = infer(inst, non, terms.offsets, w.gamma, near, method, _SWEEPS, _SWEEP_TOL)
     fresh = np.where(problem.y == 1, found.L, NONE)
     fresh[(fresh != NONE) & ~problem.selectable[fresh]] = NONE
     candidates = [_fill(problem, inst, w.gamma, L) for L in (fresh, L_hat)]
@@ -165,7 +165,7 @@ def _fill(problem: JointProblem, inst: Floats, gamma: Floats, L: Ints) -> Ints:
     bags = bags[np.argsort(L[bags] != NONE, kind="stable")]
     offsets = problem.terms.offsets
     allowed = problem.selectable & (segments.spread(problem.y, offsets) == 1)
-    allowed = keep_lowest(inst, allowed, offsets, problem.max_states)
+    allowed = keep_lowest(inst, allowed, offsets, problem.dissimilarities.max_rows)
     allowed[L[L != NONE]] = True
     must = np.full(len(L), np.inf)
     return _descend(problem, inst, must, gamma, allowed, bags, L)
@@ -186,20 +186,6 @@ def _descend(
     L = L.copy()
     descend(near, gamma, place, inst, non, allowed, problem.terms.offsets, bags, L)
     return L
-
-
-def _infer(problem: JointProblem, inst: Floats, non: Floats, gamma: Floats) -> JointDecision:
-    return infer(
-        inst,
-        non,
-        problem.terms.offsets,
-        gamma,
-        problem.dissimilarities,
-        method=problem.method,
-        max_states=problem.max_states,
-        max_sweeps=_SWEEPS,
-        tol=_SWEEP_TOL,
-    )
 
 
 def learn(
@@ -230,7 +216,9 @@ def learn(
         phi = features(terms, L)
         violation = float(delta(L_hat, L) - alpha @ (phi - phi_hat) - xi)
         if violation <= limit:  # only TRW-S may say that nothing is violated
-            worst = _infer(problem, *augmented)
+            inst, non, gamma = augmented
+            near, method = problem.dissimilarities, problem.method
+            worst = infer(inst, non, terms.offsets, gamma, near, method, _SWEEPS, _SWEEP_TOL)
             gaps.append(_gap(worst))
             n_dropped = worst.n_dropped
             phi = features(terms, worst.L)

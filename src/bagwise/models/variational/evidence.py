@@ -42,9 +42,9 @@ from bagwise.models.scaling import FeatureScaling
 from bagwise.models.variational.blocks import N_NOISE, BagLabels, Block, Part, arranged
 from bagwise.models.variational.inference import (
     Draws,
-    Fits,
     Posteriors,
     Settings,
+    State,
     directions,
     fit,
     latent_draws,
@@ -109,7 +109,7 @@ class WholeBags:
         start: Posteriors,
         f0: Floats,
         settings: Settings,
-    ) -> Fits:
+    ) -> State:
         """`inference.fit` of these bags under the kernel of their projection."""
         return fit(parts, self.n_bags, likelihood, start, f0, self.driver, settings)
 
@@ -228,7 +228,7 @@ class Learned(NamedTuple):
 
     kernel: Kernel
     f0: Floats  # [T]
-    fits: Fits
+    fits: State
 
 
 def learn(

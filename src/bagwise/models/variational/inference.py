@@ -244,15 +244,15 @@ class State(NamedTuple):
     still: Ints  # [T] steps in a row that gained little; `_PATIENCE` of them end a fit
     history: Floats  # [passes, T] bounds
 
+    @property
+    def n_iter(self) -> int:
+        """Passes over the data."""
+        return len(self.history)
 
-class Fits(NamedTuple):
-    """Fitted q(v) of every task."""
-
-    q: Posteriors
-    bound: Floats  # [T]
-    history: Floats  # [passes, T]
-    n_iter: int  # passes over the data
-    converged: bool
+    @property
+    def converged(self) -> bool:
+        """Whether no task has a step to take."""
+        return bool((self.still >= _PATIENCE).all())
 
 
 def fit(
@@ -266,7 +266,7 @@ def fit(
     on_iteration: Callable[[Iteration], bool] | None = None,
     state: State | None = None,
     on_state: Callable[[State], None] | None = None,
-) -> Fits:
+) -> State:
     """Natural-gradient ascent from ``start``; the bound over the fixed draws never falls.
 
     Each pass tries one step of every task that goes on. A step that lowers the bound is tried
@@ -289,10 +289,8 @@ def fit(
             rho, still = np.ones(len(f0)), np.zeros(len(f0), dtype=np.int64)
             state = State(start, sums, bound, rho, still, bound[None])
         enough = settings.tol * (1 + n_bags)
-        while len(state.history) < settings.max_iter:
+        while state.n_iter < settings.max_iter and not state.converged:
             tasks = np.flatnonzero(state.still < _PATIENCE)
-            if not len(tasks):
-                break
             new, promised = propose(state, tasks)
             evaluated = evaluate(new, tasks)
             before, state = state, accept(state, tasks, new, *evaluated, promised, enough)
@@ -304,8 +302,7 @@ def fit(
                 n, reached = len(state.history), float(state.bound[0])
                 if on_iteration(Iteration(n, reached, change, state.q)):
                     break
-    converged = bool((state.still >= _PATIENCE).all())
-    return Fits(state.q, state.bound, state.history, len(state.history), converged)
+    return state
 
 
 def propose(state: State, tasks: Ints) -> tuple[Posteriors, Floats]:

@@ -14,7 +14,6 @@ A line, ``slope * log-odds + intercept``, calibrates bags; it moves every draw a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -162,29 +161,6 @@ class Predictor:
             functions = sum(k * x for k, x in zip(self.weights, columns[4], strict=True))
         return Latent(bag, draws, mean, var, functions)
 
-    def read(
-        self,
-        latent: Latent,
-        offsets: Ints,
-        wanted: Wanted,
-        question: Question | None = None,
-        interval: float = 0.9,
-    ) -> tuple[Floats, ...]:
-        """Columns of bags [b] or instances [n]; with several classes [.., C]."""
-        match wanted:
-            case "raw":
-                return latent.bag, latent.mean, latent.var
-            case "latent":
-                return self.latent(latent)
-            case "bags":
-                return self.bags(latent, interval)
-            case "fractions":
-                return self.fractions(latent, offsets, question, interval)
-            case "instances":
-                return self.instances(latent, offsets, question, interval)
-        bags = self.bags(latent, interval)
-        return *bags, *self.instances(latent, offsets, question, interval)
-
     def bags(self, latent: Latent, interval: float) -> Columns:
         """Bags [b], or their classes [b, C]."""
         bag, draws = self._calibrated(latent.bag), self._calibrated(latent.draws)
@@ -316,34 +292,50 @@ class RowPart(NamedTuple):
     offsets: Ints  # of all bags
 
 
-def read_part(
-    part: RowPart,
-    predictor: Predictor,
-    wanted: Wanted,
-    question: Question | None,
-    interval: float,
-    device: str | None,
-    check: bool,
-) -> tuple[Floats, ...]:
-    """The columns of the bags of a part, on the host; rows are read once for all processes.
+@dataclass(frozen=True)
+class Reading:
+    """What is asked of a predictor; called on a part wherever the driver works on it."""
 
-    ``check`` says whether the rows have not been looked at for NaN and infinity.
-    """
-    processes = [p._replace(projector=p.projector.to(device)) for p in predictor.processes]
-    start, read = part.spans[0].start, []
-    for span in part.spans:
-        rows = part.X[span.start - start : span.stop - start]
-        if check and not all_finite(rows):
-            raise NotFiniteError
-        offsets = part.offsets[span.first_bag : span.last_bag + 1] - span.start
-        labels, latents = BagLabels(offsets, offsets[1:]), []
-        with np.errstate(over="ignore", invalid="ignore"):  # `read_bags` looks at what comes out
-            for p in processes:
-                block = project_span(rows, labels, span, p.projector, span.first_bag, span.start)
-                latents.append(read_block(block, p, functions=wanted == "fractions"))
-            latent = predictor.blend(latents)
-            read.append(predictor.read(latent, offsets, wanted, question, interval))
-    return tuple(concatenate(column) for column in zip(*read, strict=True))
+    predictor: Predictor
+    wanted: Wanted
+    question: Question | None = None
+    interval: float = 0.9
+    device: str | None = None
+    check: bool = False  # whether the rows have not been looked at for NaN and infinity
+
+    def __call__(self, part: RowPart) -> tuple[Floats, ...]:
+        """Columns about the bags of a part; rows are read once for all processes."""
+        device, predictor, start = self.device, self.predictor, part.spans[0].start
+        processes = [p._replace(projector=p.projector.to(device)) for p in predictor.processes]
+        functions, read = self.wanted == "fractions", []
+        for span in part.spans:
+            rows = part.X[span.start - start : span.stop - start]
+            if self.check and not all_finite(rows):
+                raise NotFiniteError
+            offsets = part.offsets[span.first_bag : span.last_bag + 1] - span.start
+            labels, latents = BagLabels(offsets, offsets[1:]), []
+            with np.errstate(over="ignore", invalid="ignore"):  # `read_bags` checks what comes out
+                for p in processes:
+                    own = p.projector, span.first_bag, span.start
+                    latents.append(read_block(project_span(rows, labels, span, *own), p, functions))
+                read.append(self.columns(predictor.blend(latents), offsets))
+        return tuple(concatenate(column) for column in zip(*read, strict=True))
+
+    def columns(self, latent: Latent, offsets: Ints) -> tuple[Floats, ...]:
+        """Columns of bags [b] or instances [n]; with several classes [.., C]."""
+        match self.wanted:
+            case "raw":
+                return latent.bag, latent.mean, latent.var
+            case "latent":
+                return self.predictor.latent(latent)
+            case "bags":
+                return self.predictor.bags(latent, self.interval)
+            case "fractions":
+                return self.predictor.fractions(latent, offsets, self.question, self.interval)
+        instances = self.predictor.instances(latent, offsets, self.question, self.interval)
+        if self.wanted == "instances":
+            return instances
+        return *self.predictor.bags(latent, self.interval), *instances
 
 
 def read_bags(
@@ -359,15 +351,8 @@ def read_bags(
     device = execution.torch_device(X)
     driver = execution.make_driver(bags.n_instances * M, device)
     spans = cut(bags.offsets, execution.chunk(device is not None, driver, bags.n_instances))
-    read = partial(
-        read_part,
-        predictor=predictor,
-        wanted=wanted,
-        question=question,
-        interval=interval or 0.9,
-        device=device,
-        check=hasattr(bags.instances, "select_rows"),
-    )
+    check = hasattr(bags.instances, "select_rows")
+    read = Reading(predictor, wanted, question, interval or 0.9, device, check)
     parts = [RowPart(rows_of(X, g), g, bags.offsets) for g in share_out(spans, driver.n_parts)]
     try:
         columns = list(driver.map(read, parts))
