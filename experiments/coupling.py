@@ -22,9 +22,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from bagwise import GVGPMIL, VGPMIL, Bags, Coupled
 from bagwise.datasets import make_ct_folder, make_neighbour_bags
-from bagwise.vision import find_scans, label_slices
+from bagwise.vision import describe_slice, find_scans, label_slices
 from bagwise.vision.ct import scan_bags
-from bagwise.vision.ct_model import describe_slice
 from experiments._held_out import main, rows
 
 TITLE = "Neighbours: coupled instances on chains, grids and CT slices"

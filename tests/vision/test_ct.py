@@ -6,8 +6,8 @@ import pytest
 
 from bagwise.datasets import make_ct_folder
 from bagwise.datasets.ct import write_slice
-from bagwise.vision import ct, ct_model
-from bagwise.vision.ct_model import describe_slice
+from bagwise.vision import ct, ct_labels
+from bagwise.vision.ct import describe_slice
 from tests.vision.cq500 import write_cq500
 
 pydicom = pytest.importorskip("pydicom", reason="the vision extra is missing")
@@ -63,7 +63,7 @@ def test_folder_to_bags(folder):
     bags = ct.read_scans(root)
     assert bags.instances.shape[1:] == (3, 24, 24)
     assert list(bags.ids) == [f"scan_{i:03d}" for i in range(6)]
-    y, labels = ct_model.label_slices(bags, truth.slice_labels)
+    y, labels = ct_labels.label_slices(bags, truth.slice_labels)
     np.testing.assert_array_equal(y, truth.y)
     assert labels.sum() >= 2 * truth.y.sum()
     positions = bags.split(bags.columns["position"])
@@ -281,14 +281,14 @@ def test_label_files(tmp_path, folder):
     path = tmp_path / "labels.csv"
     rows = ["ID,Label", "ID_a_any,1", "ID_a_epidural,1", "ID_b_any,0", "ID_b_epidural,0"]
     path.write_text("\n".join(rows))
-    rsna = ct_model.read_ct_labels(path)
+    rsna = ct_labels.read_ct_labels(path)
     assert (list(rsna.columns), rsna.index.name) == (["any", "epidural"], "slice")
     assert rsna.T.to_dict("list") == {"ID_a": [1, 1], "ID_b": [0, 0]}
     path.write_text("\n".join(rows[:-1]))
     with pytest.raises(ValueError, match="lacks a subtype of slice 'ID_b'"):
-        ct_model.read_ct_labels(path)
+        ct_labels.read_ct_labels(path)
     path.write_text("name,R1:ICH,R2:ICH,R3:ICH\nCQ500-CT-0,1,1,0\nCQ500-CT-1,0,1,0\n")
-    reads = ct_model.read_ct_labels(path)
+    reads = ct_labels.read_ct_labels(path)
     assert reads.T.to_dict("list") == {"CQ500-CT-0": [1], "CQ500-CT-1": [0]}
     for content, message in [
         ("name,R1:ICH,R2:ICH\na,1,1\n", "no column 'R3:ICH'"),
@@ -300,27 +300,27 @@ def test_label_files(tmp_path, folder):
     ]:
         path.write_text(content)
         with pytest.raises(ValueError, match=message):
-            ct_model.read_ct_labels(path)
+            ct_labels.read_ct_labels(path)
     with pytest.raises(ValueError, match="does not exist"):
-        ct_model.read_ct_labels(tmp_path / "absent.csv")
+        ct_labels.read_ct_labels(tmp_path / "absent.csv")
     (tmp_path / "empty.csv").write_bytes(b"")
     with pytest.raises(ValueError, match="is empty"):
-        ct_model.read_ct_labels(tmp_path / "empty.csv")
+        ct_labels.read_ct_labels(tmp_path / "empty.csv")
     with pytest.raises(ValueError, match=r"slice\(s\) have no label"):
-        ct_model.label_slices(ct.read_scans(folder[0]), {})
+        ct_labels.label_slices(ct.read_scans(folder[0]), {})
 
 
 def test_labels_of_scans_and_of_slices(cq500):
     root, truth = cq500
     bags = ct.read_scans(root)
-    Y, slices = ct_model.label_scans(bags, ct_model.read_ct_labels(truth.labels))
+    Y, slices = ct_labels.label_scans(bags, ct_labels.read_ct_labels(truth.labels))
     np.testing.assert_array_equal(Y, truth.Y)  # the readers disagree only one against two
     assert slices is None
     by_slice = pd.DataFrame({"any": truth.slice_labels}).rename_axis("slice")
-    Y, slices = ct_model.label_scans(bags, by_slice)
+    Y, slices = ct_labels.label_scans(bags, by_slice)
     np.testing.assert_array_equal(Y[:, 0], truth.Y[:, 0])
     assert len(slices) == bags.n_instances
     with pytest.raises(ValueError, match="'CQ500CT0 CQ500CT0' has no label"):
-        ct_model.label_scans(bags, pd.DataFrame({"any": {"CQ500-CT-77": 1}}))
+        ct_labels.label_scans(bags, pd.DataFrame({"any": {"CQ500-CT-77": 1}}))
     with pytest.raises(ValueError, match=r"slice\(s\) have no label"):
-        ct_model.label_scans(bags, by_slice.iloc[:1])
+        ct_labels.label_scans(bags, by_slice.iloc[:1])

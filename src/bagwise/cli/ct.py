@@ -72,7 +72,7 @@ def fit(arguments: Namespace, printer: Printer) -> dict[str, object]:
     """Train on folders of DICOM series and labels of scans, and save the model."""
     from bagwise import GVGPMIL, Coupled, OneVsRest, make_pipeline, persist
     from bagwise.models.coupled import LEAST_BAGS
-    from bagwise.vision.ct_model import label_scans, read_ct_labels
+    from bagwise.vision.ct_labels import label_scans, read_ct_labels
 
     out = check_output(arguments.out, arguments.force)
     labels = read_ct_labels(arguments.labels)
@@ -137,7 +137,7 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     from bagwise import persist
     from bagwise.report.predictions import predict_tables
     from bagwise.report.scans import write_scans
-    from bagwise.vision.ct_model import label_scans, read_ct_labels
+    from bagwise.vision.ct_labels import label_scans, read_ct_labels
 
     about = persist.about(arguments.model)
     classes = about["extra"].get("positive_classes")
@@ -173,8 +173,7 @@ def _columns(labels: pd.DataFrame, classes: Sequence[str], path: Path) -> pd.Dat
 
 def _read(arguments: Namespace, features: str, printer: Printer) -> tuple[Bags, list[ScanFiles]]:
     """Bags of described slices, and the files that they come from."""
-    from bagwise.vision.ct import ct_windows, find_scans, scan_bags, shrink
-    from bagwise.vision.ct_model import describe_slice
+    from bagwise.vision.ct import ct_windows, describe_slice, find_scans, scan_bags, shrink
 
     def windows(hu: Reals) -> Reals:
         return ct_windows(shrink(hu, (64, 64)))

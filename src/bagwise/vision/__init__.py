@@ -11,13 +11,8 @@ from bagwise.core.lazy import lazy_names
 __all__, __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "ct": ("ct_windows", "find_scans", "read_scans"),
-        "ct_model": (
-            "describe_slice",
-            "label_scans",
-            "label_slices",
-            "read_ct_labels",
-        ),
+        "ct": ("ct_windows", "describe_slice", "find_scans", "read_scans"),
+        "ct_labels": ("label_scans", "label_slices", "read_ct_labels"),
         "detection": ("Detections", "draw"),
         "features": ("RegionFeatures",),
         "haar": ("HaarFeatures",),

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bagwise.bags import Bags
-from bagwise.core.arrays import Reals
+from bagwise.core.arrays import Floats, Reals
 
 Progress: TypeAlias = Callable[[Iterable[Path], int], Iterable[Path]]
 Windows: TypeAlias = Mapping[str, tuple[float, float]]
@@ -28,6 +28,12 @@ WINDOWS = {"brain": (40, 80), "blood": (80, 200), "soft tissue": (40, 380)}
 _USUAL_SPACING = 5.0
 # Slices this much further apart than usual in their scan have others missing between them.
 _GAP = 1.5
+# Without a trained network: slices are shrunk to this side before they are described.
+_SIDE = 128
+_GRID = 4  # cells along a side
+_BLOOD = (50.0, 95.0)  # Hounsfield units of fresh blood
+_BRAIN = (0.0, 100.0)
+_BRIGHTEST = 0.02  # share of the brain
 
 
 class SliceFile(NamedTuple):
@@ -81,6 +87,51 @@ def ct_windows(hu: ArrayLike, windows: Windows | None = None) -> Reals:
         for centre, width in (windows or WINDOWS).values()
     ]
     return np.stack(scaled, axis=-3)
+
+
+def describe_slice(hu: ArrayLike) -> Floats:
+    """Numbers that tell slices with blood from others, without a trained network.
+
+    Of each window: mean and largest smoothed value in 4 x 4 cells, and how the cells differ from
+    their mirror images, as a bleeding is rarely on both sides. Of the brain: the share in the range
+    of blood, the area of its largest connected piece, mean, spread and the brightest 2 %.
+
+    Parameters
+    ----------
+    hu : array of shape (H, W)
+        A slice in Hounsfield units.
+
+    Returns
+    -------
+    array of shape (125,)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bagwise.vision import describe_slice
+    >>> describe_slice(np.zeros((64, 64))).shape
+    (125,)
+    """
+    import cv2
+
+    small = np.asarray(hu, dtype=np.float32)
+    if small.shape != (_SIDE, _SIDE):
+        small = cv2.resize(small, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
+    smooth = cv2.blur(small, (5, 5))
+    cells = ct_windows(smooth).reshape(-1, _GRID, _SIDE // _GRID, _GRID, _SIDE // _GRID)
+    mean, top = cells.mean(axis=(2, 4)), cells.max(axis=(2, 4))  # [W, 4, 4]
+    uneven = np.abs(mean - mean[..., ::-1])[..., : _GRID // 2]
+    brain = (smooth > _BRAIN[0]) & (smooth < _BRAIN[1])
+    blood = brain & (smooth > _BLOOD[0]) & (smooth < _BLOOD[1])
+    values = np.sort(smooth[brain])  # Hounsfield units of the brain, the brightest last
+    of_brain = [0.0] * 5
+    if len(values):
+        pieces = cv2.connectedComponentsWithStats(blood.astype(np.uint8))[2]
+        largest = pieces[1:, cv2.CC_STAT_AREA].max() if len(pieces) > 1 else 0
+        brightest = values[-max(int(_BRIGHTEST * len(values)), 1) :].mean()
+        share, area = blood.sum() / len(values), largest / len(values)
+        of_brain = [share, area, values.mean() / 100, values.std() / 100, brightest / 100]
+    return np.concatenate([mean.ravel(), top.ravel(), uneven.ravel(), of_brain]).astype(np.float64)
 
 
 def read_slice(path: str | PathLike[str]) -> Reals:

@@ -19,6 +19,8 @@ from bagwise.vision.images import Image, ImageSource, clip_boxes, fit_within, gr
 
 # Rings around a box, relative to its size, whose contrast is a clue where true boxes are known.
 RINGS = (1.25, 1.5, 2.0)
+_LEVELS = 12  # thresholds of each colour channel that blobs are taken at
+_SCALES = (0.6, 0.35, 0.2, 0.1)  # sizes of windows, as shares of the image's side
 METHODS = ("selective-search", "edge-boxes", "blobs", "windows", "given")
 
 
@@ -161,7 +163,7 @@ def edge_boxes(image: Image, n_boxes: int = 200) -> Floats:
     return np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
 
 
-def colour_blobs(image: Image, n_levels: int = 12) -> Floats:
+def colour_blobs(image: Image) -> Floats:
     """Connected regions above and below thresholds of each Lab channel, most distinct first.
 
     A box ranks by how far the mean inside lies from the mean of the ring around it.
@@ -174,7 +176,7 @@ def colour_blobs(image: Image, n_levels: int = 12) -> Floats:
         values = lab[..., channel]
         low, high = float(values.min()), float(values.max())
         integral = cv2.integral(values, sdepth=cv2.CV_64F)
-        for level in np.linspace(low, high, n_levels + 2)[1:-1] if high > low else ():
+        for level in np.linspace(low, high, _LEVELS + 2)[1:-1] if high > low else ():
             for mask in (values > level, values <= level):
                 stats = cv2.connectedComponentsWithStats(mask.astype(np.uint8))[2][1:]
                 large = stats[:, :4][stats[:, cv2.CC_STAT_AREA] >= 9].astype(np.float64)
@@ -204,18 +206,16 @@ def box_sums(integral: Reals, boxes: Floats) -> tuple[Floats, Floats]:
     return total, ((right - left) * (bottom - top)).astype(np.float64)
 
 
-def sliding_windows(
-    height: int, width: int, scales: Sequence[float] = (0.1, 0.2, 0.35, 0.6), overlap: float = 0.5
-) -> Floats:
-    """Windows of several sizes (shares of the image's side) and shapes, large ones first."""
+def sliding_windows(height: int, width: int) -> Floats:
+    """Windows of several sizes and shapes that overlap by half, large ones first."""
     boxes = []
-    for scale in sorted(scales, reverse=True):
+    for scale in _SCALES:
         for shape in (1.0, 0.5, 2.0):
             side = scale * math.sqrt(height * width)
             w = min(max(side * math.sqrt(shape), 2), width)
             h = min(max(side / math.sqrt(shape), 2), height)
-            xs = np.linspace(0, width - w, math.ceil((width - w) / (w * (1 - overlap))) + 1)
-            ys = np.linspace(0, height - h, math.ceil((height - h) / (h * (1 - overlap))) + 1)
+            xs = np.linspace(0, width - w, math.ceil(2 * (width - w) / w) + 1)
+            ys = np.linspace(0, height - h, math.ceil(2 * (height - h) / h) + 1)
             X, Y = np.meshgrid(xs, ys)
             size = np.broadcast_to([w, h], (X.size, 2))
             boxes.append(np.column_stack([X.ravel(), Y.ravel(), size]))

@@ -55,10 +55,10 @@ def _video_property(source: str | Path, what: str) -> float:
     return value
 
 
-def frame_rate(source: str | Path, default: float = 25.0) -> float:
-    """Frames per second that a video file states; ``default`` for folders."""
-    rate = default if Path(source).is_dir() else _video_property(source, "FPS")
-    return rate if np.isfinite(rate) and rate > 0 else default
+def frame_rate(source: str | Path) -> float:
+    """Frames per second that a video file states; 25 for folders."""
+    rate = 25.0 if Path(source).is_dir() else _video_property(source, "FPS")
+    return rate if np.isfinite(rate) and rate > 0 else 25.0
 
 
 def count_frames(source: str | Path) -> int | None:

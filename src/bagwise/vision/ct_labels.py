@@ -1,4 +1,4 @@
-"""Labels of CT scans and slices, and descriptions of slices."""
+"""Labels of CT scans and slices."""
 
 from __future__ import annotations
 
@@ -7,21 +7,13 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from bagwise.bags import Bags
-from bagwise.core.arrays import Column, Floats, Ints
+from bagwise.core.arrays import Column, Ints
 from bagwise.files.tables import named_columns, read_frame
-from bagwise.vision.ct import ct_windows
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_SIDE = 128  # slices are shrunk to this side before they are described
-_GRID = 4  # cells along a side
-_BLOOD = (50.0, 95.0)  # Hounsfield units of fresh blood
-_BRAIN = (0.0, 100.0)
-_BRIGHTEST = 0.02  # share of the brain
 
 
 def read_ct_labels(path: str | PathLike[str]) -> pd.DataFrame:
@@ -144,48 +136,3 @@ def label_slices(bags: Bags, labels: Mapping[str, int | Ints]) -> tuple[Column, 
         raise ValueError(f"{len(unknown)} slice(s) have no label, the first is {unknown[0]!r}.")
     by_slice = np.array([labels[name] for name in ids])
     return np.array([part.max(axis=0) for part in bags.split(by_slice)]), by_slice
-
-
-def describe_slice(hu: ArrayLike) -> Floats:
-    """Numbers that tell slices with blood from others, without a trained network.
-
-    Of each window: mean and largest smoothed value in 4 x 4 cells, and how the cells differ from
-    their mirror images, as a bleeding is rarely on both sides. Of the brain: the share in the range
-    of blood, the area of its largest connected piece, mean, spread and the brightest 2 %.
-
-    Parameters
-    ----------
-    hu : array of shape (H, W)
-        A slice in Hounsfield units.
-
-    Returns
-    -------
-    array of shape (125,)
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.vision import describe_slice
-    >>> describe_slice(np.zeros((64, 64))).shape
-    (125,)
-    """
-    import cv2
-
-    small = np.asarray(hu, dtype=np.float32)
-    if small.shape != (_SIDE, _SIDE):
-        small = cv2.resize(small, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
-    smooth = cv2.blur(small, (5, 5))
-    cells = ct_windows(smooth).reshape(-1, _GRID, _SIDE // _GRID, _GRID, _SIDE // _GRID)
-    mean, top = cells.mean(axis=(2, 4)), cells.max(axis=(2, 4))  # [W, 4, 4]
-    uneven = np.abs(mean - mean[..., ::-1])[..., : _GRID // 2]
-    brain = (smooth > _BRAIN[0]) & (smooth < _BRAIN[1])
-    blood = brain & (smooth > _BLOOD[0]) & (smooth < _BLOOD[1])
-    values = np.sort(smooth[brain])  # Hounsfield units of the brain, the brightest last
-    of_brain = [0.0] * 5
-    if len(values):
-        pieces = cv2.connectedComponentsWithStats(blood.astype(np.uint8))[2]
-        largest = pieces[1:, cv2.CC_STAT_AREA].max() if len(pieces) > 1 else 0
-        brightest = values[-max(int(_BRIGHTEST * len(values)), 1) :].mean()
-        share, area = blood.sum() / len(values), largest / len(values)
-        of_brain = [share, area, values.mean() / 100, values.std() / 100, brightest / 100]
-    return np.concatenate([mean.ravel(), top.ravel(), uneven.ravel(), of_brain]).astype(np.float64)
