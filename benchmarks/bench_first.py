@@ -45,7 +45,7 @@ bags, y = make_gaussian_bags(**made)
 seconds = [cpu(lambda: VGPMIL(random_state=0).fit(bags, y)) for _ in range(3)]
 print(seconds[0] / min(seconds))
 """
-# Runs a command and says what it took, its bytes from when the libraries are imported.
+# Runs a command and says what it took beyond the import of its libraries.
 _COMMAND = """
 import json, resource, sys, time
 import bagwise.report.html, bagwise.report.predictions, bagwise.report.data, bagwise.persist
@@ -57,9 +57,11 @@ if {no_memory}:
     reading._IN_MEMORY = 0
 def read():
     return int(open("/proc/self/io").readline().split()[1])
-before, start = read(), time.process_time()
+def peak_memory():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+libraries, before, start = peak_memory(), read(), time.process_time()
 code = main(sys.argv[1:])
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+peak = peak_memory() - libraries
 seconds = time.process_time() - start
 print(json.dumps({{"code": code, "read": read() - before, "peak": peak, "seconds": seconds}}))
 """

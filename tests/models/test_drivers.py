@@ -254,11 +254,11 @@ def test_spans_hold_whole_bags_in_chunks_of_equal_length():
     [
         (500, 1, 1024),
         (8_000, 1, 2000),
-        (20_000, 1, 25_000),
+        (20_000, 1, 8192),
         (20_000, 2, 4096),
-        (10**6, 1, 32_768),
+        (10**6, 1, 8192),
         (250_000, 16, 4882),
-        (2 * 10**6, 16, 32_768),
+        (2 * 10**6, 16, 8192),
     ],
 )
 def test_chunks_grow_as_far_as_every_thread_has_its_share(n_rows, n_jobs, chunk):

@@ -27,10 +27,10 @@ from bagwise.models.drivers import (
 # Instances from which a product in TF32 is quicker than one in float32.
 TF32_FROM = 262_144
 CACHES = ("auto", "memory", "disk", "none")
-# Instances per chunk: long ones let threads meet at the interpreter's lock less often, short ones
-# give every thread its share of few instances.
+# Instances per chunk: in long ones threads meet at the interpreter's lock less often, still longer
+# ones leave the cache and take memory. Short ones give every thread its share of few instances.
 CHUNK_SIZE = 1024
-_LONGEST_CHUNK = 32_768
+_LONGEST_CHUNK = 8192
 # Fewer instances are cut into short chunks.
 _LONG_FROM = 8192
 # On a GPU launches cost more than the cache saves.
