@@ -37,7 +37,7 @@ class _Pool(NamedTuple):
 
 def choose(
     X: Rows,
-    positive: Bools,
+    group: Ints | Bools | None,
     n: int,
     method: str,
     rng: np.random.RandomState,
@@ -45,10 +45,9 @@ def choose(
 ) -> Floats:
     """At most ``n`` inducing points [M, D] for instances ``X`` [N, D].
 
-    ``kmeans`` clusters the instances of positive and of negative bags apart, n/2 centroids each;
-    ``subset`` draws instances, half from either. ``positive`` [N] says which instances lie
-    in positive bags. Never more points than distinct rows. ``scaling`` maps rows to the units
-    in which the points are wanted.
+    ``kmeans`` clusters instances, ``subset`` draws some; as many from each ``group`` [N], such as
+    the positive and the negative bags. Never more points than distinct rows. ``scaling`` maps rows
+    to the units in which the points are wanted.
 
     Examples
     --------
@@ -56,14 +55,25 @@ def choose(
     >>> from bagwise.core.inducing import choose
     >>> X = np.repeat(np.arange(6.0)[:, None], 10, axis=0)
     >>> Z = choose(X, np.arange(60) < 30, 4, "kmeans", np.random.RandomState(0))
-    >>> Z.shape
-    (4, 1)
+    >>> Z.shape, choose(X, np.arange(60) // 20, 7, "kmeans", np.random.RandomState(0)).shape
+    ((4, 1), (6, 1))
     """
-    positive = np.asarray(positive, dtype=bool)
+    pick, largest = _centroids if method == "kmeans" else _draw, 0
+    if group is not None:
+        largest = int(np.max(group, initial=0))
+    if group is not None and largest > 1:
+        groups, seed = np.unique(group), int(rng.randint(np.iinfo(np.int32).max))
+        points = []
+        for name in groups:
+            # One seed serves all groups: points do not depend on how these are numbered.
+            own = np.random.RandomState(seed)
+            pool = _distinct(X, np.flatnonzero(group == name), n, own, scaling)
+            points.append(pick(pool, max(1, n // len(groups)), own))
+        return _in_order(np.concatenate(points))
     # Where all instances are on one side, nobody need list them.
-    sides: tuple[Ints | int, Ints | int] = (0, len(positive))
-    if positive.any():
-        sides = np.flatnonzero(positive), np.flatnonzero(~positive)
+    sides: tuple[Ints | int, Ints | int] = (0, X.shape[0])
+    if group is not None and largest:
+        sides = np.flatnonzero(group), np.flatnonzero(group == 0)
     pools = [_distinct(X, rows, n, rng, scaling) for rows in sides]
     want = [(n + 1) // 2, n // 2]
     # A class with few distinct rows leaves its share to the other.
@@ -72,40 +82,7 @@ def choose(
         if short > 0:
             want[i] -= short
             want[1 - i] = min(want[1 - i] + short, len(pools[1 - i].rows))
-    pick = _centroids if method == "kmeans" else _draw
     points = [pick(pool, k, rng) for pool, k in zip(pools, want, strict=True) if k > 0]
-    return _in_order(np.concatenate(points))
-
-
-def choose_by_group(
-    X: Rows,
-    group: Ints,
-    n: int,
-    method: str,
-    rng: np.random.RandomState,
-    scaling: Scale | None = None,
-) -> Floats:
-    """At most ``n`` inducing points, as many from each group of instances; see `choose`.
-
-    ``group`` [N] numbers the groups. One seed serves all of them, so that the points do not
-    depend on how groups are numbered.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bagwise.core.inducing import choose_by_group
-    >>> X = np.repeat(np.arange(9.0)[:, None], 10, axis=0)
-    >>> choose_by_group(X, np.arange(90) // 30, 7, "kmeans", np.random.RandomState(0)).shape
-    (6, 1)
-    """
-    groups = np.unique(group)
-    seed = int(rng.randint(np.iinfo(np.int32).max))
-    pick = _centroids if method == "kmeans" else _draw
-    points = []
-    for name in groups:
-        own = np.random.RandomState(seed)
-        pool = _distinct(X, np.flatnonzero(group == name), n, own, scaling)
-        points.append(pick(pool, max(1, n // len(groups)), own))
     return _in_order(np.concatenate(points))
 
 

@@ -32,7 +32,7 @@ from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, check_scores, squeezed
 from bagwise.models.calibration.fit import Platt, fit_instance_platt
 from bagwise.models.dpmil_start import checked_shape, cluster, prior_root, start_sizes
-from bagwise.models.drivers import Driver, RunningSum, Serial, Threads
+from bagwise.models.drivers import RunningSum, Serial, Threads
 from bagwise.models.execution import Execution, free_memory, resolve
 from bagwise.models.held_out import folds
 from bagwise.models.labels import Labels
@@ -238,7 +238,6 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
                 f"DPMIL works on one device here, not on those of a cluster; device={device!r} "
                 "has no effect with a Dask client. Drop one of them."
             )
-        infer = partial(self._infer, prior=prior, driver=driver, device=device)
         codes, known = targets.codes, targets.instance_codes
         starts = [rules.inherited_labels(codes, known, bags.offsets)]
         if self.n_init > 1:
@@ -256,14 +255,16 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
                     rows = np.flatnonzero(labels == c)
                     clusters[rows] = cluster(bags.instances, rows, n_clusters, prior, rng)
                 report = partial(_report, show, i * self.max_iter)
-                found = infer(bags, targets, labels, clusters, report=report)
+                found = self._infer(bags, targets, labels, clusters, device, report)
                 if best is None or found[0].bounds[-1] > best[0].bounds[-1]:
                     best, start = found, (labels, clusters)
         assert best is not None
         self._store(*best)
         self.class_rule_ = targets.rule
         fold = self._folds(bags, codes) if self.calibrate else None
-        self.platt_ = None if fold is None else self._calibration(bags, targets, fold, start, infer)
+        self.platt_ = None
+        if fold is not None:
+            self.platt_ = self._calibration(bags, targets, fold, start, device)
         return self
 
     def _execution(self) -> Execution:
@@ -321,13 +322,11 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         targets: Labels,
         labels: Ints,
         clusters: Ints,
-        *,
-        prior: Prior,
-        driver: Driver,
         device: str | None,
         report: Callable[[int, float], None] | None = None,
     ) -> tuple[MixtureState, Ints]:
         """Coordinate ascent from clusters [N] of classes [N]; also the labels it ends with."""
+        prior, driver = self._prior, self._execution().make_driver()
         pieces: list[Any] = _pieces(bags, targets.codes, targets.instance_codes, prior, device)
         start, first = RunningSum(), 0
         for piece in pieces:
@@ -351,7 +350,7 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         return state, np.concatenate(inferred)
 
     def _calibration(
-        self, bags: Bags, targets: Labels, fold: Ints, start: tuple[Ints, Ints], infer: Any
+        self, bags: Bags, targets: Labels, fold: Ints, start: tuple[Ints, Ints], device: str | None
     ) -> tuple[Platt, ...]:
         """A function of each class's log-odds, from its bags and those of the background.
 
@@ -362,10 +361,13 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
             others, left_out = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
             # Prior, scaling and start are those of all bags: only the labels are held out.
             rows, _ = segments.take(bags.offsets, others)
-            seen = targets.take(others, bags.offsets)
-            state, _ = infer(bags[others], seen, *(x[rows] for x in start))
+            seen, labels, clusters = (
+                targets.take(others, bags.offsets),
+                start[0][rows],
+                start[1][rows],
+            )
+            state, _ = self._infer(bags[others], seen, labels, clusters, device)
             rows, _ = segments.take(bags.offsets, left_out)
-            device = infer.keywords["device"]
             log_density[rows] = self._log_density(bags[left_out], device, state.mixtures)
         odds, y = self._against_background(log_density), targets.codes
         maps = []

@@ -14,6 +14,7 @@ from sklearn.utils._param_validation import StrOptions
 from bagwise.bags import BagsLike, InstanceLabels
 from bagwise.core.arrays import Column, Floats, RandomState
 from bagwise.models.execution import Execution, resolve
+from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.labels import ClassWeight
 from bagwise.models.parameters import AT_LEAST_1, NOT_NEGATIVE, parameter
 from bagwise.models.scaling import Scale
@@ -134,9 +135,11 @@ class AutoVGPMIL(LatentClassifier):
         instance_labels, background, class_weight, sample_weight : as in `VGPMIL`, default=None
             As for `VGPMIL.fit`.
         """
-        checked, targets = self._validate_weighted(
-            bags, y, instance_labels, background, class_weight, sample_weight
-        )
+        checked, labels = self._validate_labels(bags, y, instance_labels, background)
+        counts = sample_weight
+        if counts is not None:
+            counts = check_bag_weights(counts, checked, self)
+        targets = labels.weighted(class_weight, counts)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         execution = resolve(self.execution)
         offered = [c for c in CANDIDATES if self.assumption == "data" or c.standard]

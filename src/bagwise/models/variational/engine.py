@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bagwise.bags import Bags, check_bags
+from bagwise.core import inducing as inducing_points
 from bagwise.core import linalg, segments
 from bagwise.core.arrays import Bools, Floats, Ints, as_array, is_tensor, to_numpy
 from bagwise.core.finite import all_finite
@@ -43,7 +44,6 @@ from bagwise.models.variational.likelihoods import BagLikelihood, SoftMax
 from bagwise.models.variational.projection import (
     Inducing,
     Projector,
-    choose_inducing,
     make_parts,
     make_projector,
     materialised,
@@ -128,7 +128,12 @@ def plan(
     # In single precision: devices add up in another order, and a search would amplify their
     # last digits.
     scaling = FeatureScaling(*(to_numpy(x).astype(np.float32).astype(np.float64) for x in scaling))
-    Z = choose_inducing(bags, scaling, inducing, n_inducing, rng, targets.group(bags.offsets))
+    if isinstance(inducing, str):
+        method = "subset" if inducing == "subset" else "kmeans"
+        group = targets.group(bags.offsets) if inducing == "class-kmeans" else None
+        Z = inducing_points.choose(bags.instances, group, n_inducing, method, rng, scaling)
+    else:
+        Z = to_numpy(scaling(inducing))
     if held_out and len(Z) > _SEARCHED_POINTS:  # the search takes the first
         Z = Z[rng.permutation(len(Z))]
     sample = sample_rows(bags.instances, scaling, rng)

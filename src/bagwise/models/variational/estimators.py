@@ -20,6 +20,7 @@ from bagwise.core import segments
 from bagwise.core.arrays import Floats, Ints, RandomState
 from bagwise.core.kernels import RBF, Kernel
 from bagwise.models.execution import Execution, resolve
+from bagwise.models.feature_checks import check_bag_weights
 from bagwise.models.labels import ClassWeight, Labels
 from bagwise.models.parameters import (
     AT_LEAST_1,
@@ -124,9 +125,11 @@ class GaussianProcessClassifier(StochasticFit, LatentClassifier):
         monitor : {"auc", "log-loss"}, default="auc"
             How ``validation`` is scored; a log-loss counts as better from 0.001 less.
         """
-        bags, targets = self._validate_weighted(
-            bags, y, instance_labels, background, class_weight, sample_weight
-        )
+        bags, labels = self._validate_labels(bags, y, instance_labels, background)
+        counts = sample_weight
+        if counts is not None:
+            counts = check_bag_weights(counts, bags, self)
+        targets = labels.weighted(class_weight, counts)
         self.__dict__.pop("seen_", None)  # of a stream before
         self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         paper, name = self._paper(), type(self).__name__

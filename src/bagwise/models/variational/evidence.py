@@ -164,39 +164,27 @@ def kernel_gradient(
 
     q and the draws are fixed; ``parts`` are the bags projected under the kernel.
     """
-    run = partial(
-        _slopes, projector=data.projector(kernel), likelihood=likelihood, q=q, f0=f0, draws=draws
-    )
+    projector = data.projector(kernel)
+
+    def slopes(piece: RowPiece, block: Block) -> KernelSlopes:
+        A, labels = block.A, block.labels
+        V, E = like(directions(q, draws.U), A), like(draws.E, A)
+        F = latent_draws(block, V, f0, E)
+        D = like(likelihood.terms(F, labels).gradient, A) / F.shape[2]  # [n, T, S]
+        columns, dA = D.reshape(len(D), -1).T, namespace(A).empty_like(A)  # [T S, n], [M, n]
+        for run in labels.runs:
+            dA[:, run.rows] = V[run.deal].reshape(len(A), -1) @ columns[:, run.rows]
+        assert labels.row is not None
+        dr = (D.sum(1) * E[labels.row % N_NOISE]).sum(-1) / (2 * block.r**0.5)
+        # The algebra is done in double precision, as that of a projection.
+        A, dA, dr = (x.double() if is_tensor(x) else x.astype(np.float64) for x in (A, dA, dr))
+        X, Z, L = projector.scaling(piece.X), projector.Z, projector.L
+        return KernelSlopes(*pull_back(kernel, X, Z, L, A, dA, dr), to_numpy(D.sum((0, 2))))
+
     blocks = (part.blocks[0] for part in parts)  # type: ignore[index]
-    slopes: KernelSlopes = total(data.driver.map(run, data.pieces, blocks))
+    theta, cross, by_f0 = total(data.driver.map(slopes, data.pieces, blocks))
     L = to_numpy(linalg.cholesky(kernel(data.Z, data.Z)))
-    through = through_factor(kernel, data.Z, L, slopes.cross)
-    return np.concatenate([slopes.theta + through, slopes.f0])
-
-
-def _slopes(
-    piece: RowPiece,
-    block: Block,
-    projector: Projector,
-    likelihood: BagLikelihood,
-    q: Posteriors,
-    f0: Floats,
-    draws: Draws,
-) -> KernelSlopes:
-    A, labels = block.A, block.labels
-    V, E = like(directions(q, draws.U), A), like(draws.E, A)
-    F = latent_draws(block, V, f0, E)
-    D = like(likelihood.terms(F, labels).gradient, A) / F.shape[2]  # [n, T, S]
-    columns, dA = D.reshape(len(D), -1).T, namespace(A).empty_like(A)  # [T S, n], [M, n]
-    for run in labels.runs:
-        dA[:, run.rows] = V[run.deal].reshape(len(A), -1) @ columns[:, run.rows]
-    assert labels.row is not None
-    dr = (D.sum(1) * E[labels.row % N_NOISE]).sum(-1) / (2 * block.r**0.5)
-    # The algebra is done in double precision, as that of a projection.
-    A, dA, dr = (x.double() if is_tensor(x) else x.astype(np.float64) for x in (A, dA, dr))
-    kernel, Z, L = projector.kernel, projector.Z, projector.L
-    pulled = pull_back(kernel, projector.scaling(piece.X), Z, L, A, dA, dr)
-    return KernelSlopes(*pulled, to_numpy(D.sum((0, 2))))
+    return np.concatenate([theta + through_factor(kernel, data.Z, L, cross), by_f0])
 
 
 def pull_back(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from bagwise.bags import Bags, BagsLike, InstanceLabels, check_bags
+from bagwise.bags import Bags, BagsLike, check_bags
 from bagwise.core.arrays import Floats, Ints
 from bagwise.core.kernels import Kernel
 from bagwise.core.progress import progress
@@ -20,8 +20,7 @@ from bagwise.files import read_plainly
 from bagwise.models.base import InstanceClassifier, Scores, class_probabilities, squeezed
 from bagwise.models.classes import ClassRule
 from bagwise.models.execution import Execution, resolve
-from bagwise.models.feature_checks import check_bag_weights
-from bagwise.models.labels import ClassWeight, Labels, check_column
+from bagwise.models.labels import check_column
 from bagwise.models.placement import placed
 from bagwise.models.variational import engine
 from bagwise.models.variational.engine import HeldOutReadings, Problem
@@ -141,20 +140,6 @@ class LatentClassifier(InstanceClassifier):
             return super()._check_bags(bags, n_features)
         # Rows on disk are looked at for NaN where they are read anyway.
         return check_bags(bags, n_features=n_features, estimator=name, finite=False)
-
-    def _validate_weighted(
-        self,
-        bags: BagsLike,
-        y: ArrayLike,
-        instance_labels: InstanceLabels,
-        background: Any,
-        class_weight: ClassWeight | None,
-        sample_weight: ArrayLike | None,
-    ) -> tuple[Bags, Labels]:
-        """Check everything that ``fit`` is given."""
-        bags, labels = self._validate_labels(bags, y, instance_labels, background)
-        counts = None if sample_weight is None else check_bag_weights(sample_weight, bags, self)
-        return bags, labels.weighted(class_weight, counts)
 
     def _watch(
         self, validation: Validation, patience: int, monitor: str, warmup: int = 0

@@ -21,10 +21,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from bagwise.bags import Bags
-from bagwise.core import inducing as inducing_points
 from bagwise.core import linalg
-from bagwise.core.arrays import Array, Floats, Ints, Rows, host_rows, is_tensor, to_numpy
+from bagwise.core.arrays import Array, Floats, Rows, host_rows, is_tensor, to_numpy
 from bagwise.core.blocks import even_runs
 from bagwise.core.gaussians import project
 from bagwise.core.kernels import Kernel
@@ -94,28 +92,6 @@ class Projector(NamedTuple):
 def make_projector(kernel: Kernel, Z: Floats, scaling: FeatureScaling, dtype: str) -> Projector:
     """A projector onto scaled inducing points ``Z``."""
     return Projector(kernel, Z, linalg.cholesky(kernel(Z, Z)), scaling, np.dtype(dtype))
-
-
-def choose_inducing(
-    bags: Bags,
-    scaling: FeatureScaling,
-    inducing: Inducing | Floats,
-    n_inducing: int,
-    rng: np.random.RandomState,
-    group: Ints | None = None,
-) -> Floats:
-    """Inducing points [M, D] in scaled units: by a method, or the user's own.
-
-    ``group`` [N] numbers the groups of instances that ``class-kmeans`` clusters apart.
-    """
-    if not isinstance(inducing, str):
-        return to_numpy(scaling(inducing))
-    method = "subset" if inducing == "subset" else "kmeans"
-    X, groups = bags.instances, group if inducing == "class-kmeans" else None
-    if groups is not None and groups.max(initial=0) > 1:
-        return inducing_points.choose_by_group(X, groups, n_inducing, method, rng, scaling)
-    positive = np.zeros(bags.n_instances, dtype=bool) if groups is None else groups == 1
-    return inducing_points.choose(X, positive, n_inducing, method, rng, scaling)
 
 
 def sample_rows(X: Rows, scaling: FeatureScaling, rng: np.random.RandomState) -> Floats:
