@@ -19,7 +19,6 @@ def write_gallery(
     path: str | Path,
     *,
     min_probability: float = 0.5,
-    title: str = "Detections",
 ) -> Path:
     """Write one HTML page with every image, its boxes, and their probabilities.
 
@@ -32,11 +31,9 @@ def write_gallery(
     path : path
     min_probability : float, default=0.5
         Boxes less probable than this are left out; an image without any shows its best box.
-    title : str, default="Detections"
     """
     page = render(
         "gallery.html",
-        title=title,
         limits=f"{min_probability:g} or more",
         figures=[
             _figure(image, name, of_image, min_probability)

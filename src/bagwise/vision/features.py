@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from bagwise.core.arrays import Column, Floats, Reals
 from bagwise.files import new_file
@@ -69,7 +69,9 @@ class RegionFeatures(HasParameters):
     (2, 374)
     """
 
-    backbone: str | nn.Module = parameter("hog")
+    backbone: str | nn.Module = parameter(
+        "hog", StrOptions({"hog", *networks.BACKBONES}), HasMethods(["children"])
+    )
     weights: networks.Weights = parameter(None)
     max_side: int | None = parameter(480, Interval(Integral, 8, None, closed="left"), None)
     cache: str | os.PathLike[str] | None = parameter(None, str, os.PathLike, None)
@@ -77,7 +79,7 @@ class RegionFeatures(HasParameters):
 
     def extract(self, image: ImageSource, boxes: ArrayLike) -> Reals:
         """Features of each box, shape (n_boxes, n_features), float32."""
-        self._check()
+        self._validate_params()
         image = read_image(image)
         boxes = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)
         if len(boxes) == 0:
@@ -91,17 +93,11 @@ class RegionFeatures(HasParameters):
         side of 448 pixels; coarser layers are interpolated. Without a network, a cell is a square
         of 1/28 of that side, described with its surroundings.
         """
-        self._check()
+        self._validate_params()
         image = read_image(image)
         features = self._cached(image, np.frombuffer(b"cells", np.uint8), self._of_cells)
         rows, columns, _ = features.shape
         return features.reshape(rows * columns, -1), (rows, columns)
-
-    def _check(self) -> None:
-        self._validate_params()
-        names = ("hog", *networks.BACKBONES)
-        if isinstance(self.backbone, str) and self.backbone not in names:
-            raise ValueError(f"backbone must be a module or one of {names}; got {self.backbone!r}.")
 
     def _cached(
         self, image: Image, what: Column, compute: Callable[[Image, Column], Reals]

@@ -125,6 +125,8 @@ def read_voc(folder: str | Path, split: str | None = None) -> ImageSet:
         names = [line.split()[0] for line in lines if line.strip()]
     if not names:
         raise ValueError(f"{str(folder)!r} names no images.")
+    files = (folder / "JPEGImages").glob("*")
+    pictures = {path.stem: path for path in files if path.suffix.lower() in SUFFIXES}
     paths, objects = [], []
     for name in names:
         _, annotated = read_annotation(folder / "Annotations" / f"{name}.xml")
@@ -135,17 +137,12 @@ def read_voc(folder: str | Path, split: str | None = None) -> ImageSet:
                 for of_class, left, top, right, bottom in annotated
             ]
         )
-        candidates = [
-            folder / "JPEGImages" / (name + suffix)
-            for suffix in (*SUFFIXES, *(s.upper() for s in SUFFIXES))
-        ]
-        path = next((path for path in candidates if path.is_file()), None)
-        if path is None:
+        if name not in pictures:
             raise ValueError(
                 f"image {name!r} is annotated, but folder {str(folder / 'JPEGImages')!r} does not "
                 "hold it."
             )
-        paths.append(path)
+        paths.append(pictures[name])
     class_names = tuple(sorted({of_class for row in objects for of_class, _ in row}))
     return _image_set(paths, names, objects, class_names)
 
