@@ -268,23 +268,13 @@ def describe(bags: Bags) -> pd.Series:
 
 def html(bags: Bags) -> str:
     """A summary and the first bags, for notebooks."""
-    lines = "".join(
-        f"<tr><th style='text-align:left'>{escape(str(name))}</th>"
-        f"<td style='text-align:left'>{escape(str(value))}</td></tr>"
-        for name, value in describe(bags).items()
-    )
-    rows = "".join(
-        f"<tr><td style='text-align:left'>{escape(str(name))}</td><td>{size}</td></tr>"
-        for name, size in zip(bags.ids[:_SHOWN], bags.sizes[:_SHOWN], strict=True)
-    )
-    more = len(bags) - _SHOWN
-    if more > 0:
-        rows += f"<tr><td colspan='2' style='text-align:left'>... and {more} more bags</td></tr>"
-    head = "<tr><th style='text-align:left'>bag</th><th>instances</th></tr>"
-    return (
-        f"<div><p><strong>{escape(repr(bags))}</strong></p><table>{lines}</table>"
-        f"<table>{head}{rows}</table></div>"
-    )
+    import pandas as pd
+
+    summary = describe(bags).to_frame().to_html(header=False)  # pandas escapes names
+    first = pd.DataFrame({"bag": bags.ids[:_SHOWN], "instances": bags.sizes[:_SHOWN]})
+    more = f"<p>... and {len(bags) - _SHOWN} more bags</p>" if len(bags) > _SHOWN else ""
+    title = f"<p><strong>{escape(repr(bags))}</strong></p>"
+    return f"<div>{title}{summary}{first.to_html(index=False)}{more}</div>"
 
 
 def some(names: Sequence[object] | Column, shown: int = 5) -> str:

@@ -114,12 +114,8 @@ def compare(
         for (name, model), split in product(named.items(), splits):
             parts = [describe_model(model) + settings, content]
             digest = fingerprint([*parts, np.asarray(split.train), np.asarray(split.test)])
-            jobs[f"{name}/{data.name}/{split.seed}/{split.fold}/{digest}"] = (
-                name,
-                model,
-                data,
-                split,
-            )
+            key = f"{name}/{data.name}/{split.seed}/{split.fold}/{digest}"
+            jobs[key] = name, model, data, split
     file = RecordFile(results)
     waiting = [key for key in jobs if key not in file]
     work = (

@@ -391,13 +391,11 @@ def predict_level_tables(
     )
     by_patient = patient_table(table, levels.owner, names, threshold)
     code = by_patient["patient"].astype(int).to_numpy()
-    probability = levels.bags.probability[code]
-    by_patient["patient"] = patients.ids[code]
-    by_patient["probability"] = probability
-    by_patient["label"] = names[(probability > threshold).astype(int)]
+    p = levels.bags.probability[code]
+    label = names[(p > threshold).astype(int)]
+    by_patient = by_patient.assign(patient=patients.ids[code], probability=p, label=label)
     by_patient.insert(2, "std", levels.bags.std[code])
-    order = np.argsort(-probability, kind="stable")
-    by_patient = by_patient.iloc[order].reset_index(drop=True)
+    by_patient = by_patient.iloc[np.argsort(-p, kind="stable")].reset_index(drop=True)
     instances = pd.DataFrame({**_instance_places(slides), **levels.instances._asdict()})
     notes = model_notes(model)
     return Predictions(table, instances, names.tolist(), threshold, by_patient, notes), slides
