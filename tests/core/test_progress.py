@@ -41,6 +41,13 @@ def test_nothing_is_shown_unasked(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_bar_that_goes_leaves_nothing_in_a_file():
+    console = Console(file=io.StringIO())
+    with progress("fitting", 3, console=console, transient=True) as report:
+        report(3)
+    assert console.file.getvalue() == ""
+
+
 def test_items_pass_through_and_are_counted():
     console = terminal()
     assert list(tracked(iter("abc"), 3, "reading", console=console)) == ["a", "b", "c"]

@@ -49,6 +49,7 @@ def progress(
     if not shown:
         yield lambda done, text="": None
         return
+    from rich import get_console
     from rich.progress import (
         BarColumn,
         Progress,
@@ -65,7 +66,10 @@ def progress(
         TextColumn("passed" if total is None else f"passed, {estimate}"),
         *([] if total is None else [TimeRemainingColumn()]),
     ]
-    with Progress(*columns, console=console, transient=transient) as bar:
+    console = console or get_console()
+    # In a file or a pipe a bar that is to go would leave an empty line.
+    off = transient and not (console.is_terminal or console.is_jupyter)
+    with Progress(*columns, console=console, transient=transient, disable=off) as bar:
         task = bar.add_task(name, total=total, text=first)
 
         def report(done: int, text: str = "") -> None:
