@@ -432,7 +432,7 @@ def test_the_work_of_a_gpu_is_not_announced(monkeypatch):
     monkeypatch.setattr(engine, "product_rate", lambda driver: 1.0)
     bags, y = make_gaussian_bags(n_bags=20, random_state=0, return_X_y=True)
     problem = planned(bags, y)
-    with pytest.warns(UserWarning, match="at least .* minutes on this CPU"):
+    with pytest.warns(UserWarning, match="about .* minutes on this CPU"):
         engine.warn_if_slow("VGPMIL", problem, 10, 1)
     monkeypatch.setattr(engine.Problem, "device", "cuda")
     with warnings.catch_warnings():

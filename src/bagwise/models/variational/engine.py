@@ -63,8 +63,9 @@ _SEARCHED_POINTS = 200
 # Sharpness of the soft maxima by which instances make a bag, unless a likelihood is given.
 _TAUS = (1.0, 3.0)
 # A fit of so many seconds on a CPU is announced. A usual fit makes so many passes over the
-# instances, and so many over those that a search looks at.
-_SLOW, PASSES, _SEARCH_PASSES = 180.0, 10, 100
+# instances, and so many over those that a search looks at; it takes so many times as long as the
+# largest products of these alone.
+_SLOW, PASSES, _SEARCH_PASSES, _BESIDE_PRODUCTS = 180.0, 10, 100, 5.0
 # Operations per second that every core makes: what is quick with them is not measured.
 _SLOWEST_CORE = 1e9
 # Sets of more instances are projected in single precision; their sums stay double.
@@ -452,20 +453,20 @@ def calibrated(
 def warn_if_slow(name: str, problem: Problem, passes: int, searches: int) -> None:
     """Say before a fit that takes minutes on a CPU what would shorten it.
 
-    The products of the projection, of the passes of all tasks and of the searches are most of the
-    work: the fit takes at least as long as they do.
+    Counted are the products of the projection, of the passes of all tasks and of the searches.
     """
     bags, tasks, M = problem.bags, problem.tasks, len(problem.Z)
     searched = bags.sizes[draw_bags(bags.sizes, tasks.y, bags.n_features)].sum()
     per_task = passes * bags.n_instances * M**2
     per_task += searches * _SEARCH_PASSES * searched * min(M, _SEARCHED_POINTS) ** 2
-    work = 2.0 * (bags.n_instances * M * (bags.n_features + M) + tasks.n_tasks * per_task)
+    products = bags.n_instances * M * (bags.n_features + M) + tasks.n_tasks * per_task
+    work = _BESIDE_PRODUCTS * 2 * products
     if str(problem.device).startswith("cuda") or work < _SLOW * _SLOWEST_CORE:
         return
     seconds = work / product_rate(problem.driver)
     if seconds > _SLOW:
         warnings.warn(
-            f"{name} will take at least {seconds / 60:.0f} minutes on this CPU. Fewer than {M} "
+            f"{name} will take about {seconds / 60:.0f} minutes on this CPU. Fewer than {M} "
             "inducing points (n_inducing), a GPU (execution='cuda'), or a random part of the "
             "instances of large bags shorten that.",
             stacklevel=3,
