@@ -129,7 +129,7 @@ def test_rows_on_disk_are_read_few_times(counted, scale, monkeypatch):
     monkeypatch.setattr("bagwise.models.variational.predicting._FEW_NUMBERS", 0)
     # As in a large set, where k-means and the search for a kernel see a part of the rows.
     monkeypatch.setattr("bagwise.core.inducing._MAX_ROWS", 20)
-    monkeypatch.setattr("bagwise.models.variational.projection._MEDIAN_ROWS", 20)
+    monkeypatch.setattr("bagwise.models.variational.engine._MEDIAN_ROWS", 20)
     monkeypatch.setattr("bagwise.models.variational.engine._MOST_ROWS", 20)
     # ... and learns something there; else it looks at more.
     monkeypatch.setattr(Search, "has_learned", lambda self, trials: True)

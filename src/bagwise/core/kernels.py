@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from operator import iadd, imul
 from typing import Any, ClassVar, Literal, cast
 
@@ -136,7 +136,7 @@ class _Leaf(Kernel):
     """A kernel whose dataclass fields, in order, are its positive parameters."""
 
     def __post_init__(self) -> None:
-        for name, value in self._parameters().items():
+        for name, value in list(vars(self).items()):
             if isinstance(value, str) and value == "median":
                 value = OfMedian()
             if not _is_left_to_data(value):
@@ -144,12 +144,9 @@ class _Leaf(Kernel):
             # Frozen dataclasses are normalised once, here.
             object.__setattr__(self, name, value)
 
-    def _parameters(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
     @property
     def theta(self) -> Floats:
-        values = list(self._parameters().values())
+        values = list(vars(self).values())
         if any(map(_is_left_to_data, values)):
             raise ValueError(
                 f"{self!r} takes a scale from the data: call resolve(X) with some rows first."
@@ -160,7 +157,7 @@ class _Leaf(Kernel):
         values = iter(np.exp(_check_theta(self, theta)).tolist())
         new = {
             name: tuple(next(values) for _ in old) if isinstance(old, tuple) else next(values)
-            for name, old in self._parameters().items()
+            for name, old in vars(self).items()
         }
         return replace(self, **new)
 

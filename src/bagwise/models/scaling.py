@@ -45,7 +45,7 @@ class FeatureScaling(NamedTuple):
     def __call__(self, X: Rows, out: Floats | None = None) -> Doubles:
         """Scaled rows, in float64, on the device the scaling lives on; on the host in ``out``."""
         if is_sparse(X):
-            return X.multiply(1 / self.width).tocsr()  # its center is 0, see `_moments`
+            return X.multiply(1 / self.width).tocsr()  # its center is 0, see `learn_scaling`
         if is_tensor(self.center):
             return (like(tensor_of(X), self.center) - self.center) / self.width
         rows = np.asarray(X)
@@ -117,7 +117,20 @@ def learn_scaling(X: Rows, scale: Scale, driver: Driver | None = None) -> Featur
     """
     if scale is None:
         return FeatureScaling(np.zeros(X.shape[1]), np.ones(X.shape[1]))
-    moments = _moments(X, driver)
+    if is_tensor(X):  # where the tensor lives; the result comes to the host
+        import torch
+
+        step = max(1, 100 * _NUMBERS // X.shape[1])  # a device has the memory
+        rows = range(0, X.shape[0], step)
+        mean = sum(X[a : a + step].sum(0, dtype=torch.float64) for a in rows) / X.shape[0]
+        squares = sum((X[a : a + step].double() - mean).square().sum(0) for a in rows)
+        moments = _FeatureMoments(X.shape[0], to_numpy(mean), to_numpy(squares))
+    elif is_sparse(X):
+        # Taking the mean off would fill a sparse matrix: only the widths are used.
+        mean, variance = mean_variance_axis(X, axis=0)
+        moments = _FeatureMoments(X.shape[0], np.zeros_like(mean), X.shape[0] * variance)
+    else:
+        moments = pooled(list(over_rows(measure, X, driver)))
     with np.errstate(invalid="ignore"):
         width = np.sqrt(moments.squares / moments.n)
         # Rounding leaves a constant feature with a width that is not quite 0.
@@ -126,23 +139,6 @@ def learn_scaling(X: Rows, scale: Scale, driver: Driver | None = None) -> Featur
     if scale == "global":
         width = np.full(len(width), np.sqrt(np.mean(width**2)))
     return FeatureScaling(moments.mean, np.where(width > 0, width, 1.0))
-
-
-def _moments(X: Rows, driver: Driver | None) -> _FeatureMoments:
-    """Number, mean and squares of the features, from one pass over the rows."""
-    if is_tensor(X):  # where the tensor lives; the result comes to the host
-        import torch
-
-        step = max(1, 100 * _NUMBERS // X.shape[1])  # a device has the memory
-        rows = range(0, X.shape[0], step)
-        mean = sum(X[a : a + step].sum(0, dtype=torch.float64) for a in rows) / X.shape[0]
-        squares = sum((X[a : a + step].double() - mean).square().sum(0) for a in rows)
-        return _FeatureMoments(X.shape[0], to_numpy(mean), to_numpy(squares))
-    if is_sparse(X):
-        # Taking the mean off would fill a sparse matrix: only the widths are used.
-        mean, variance = mean_variance_axis(X, axis=0)
-        return _FeatureMoments(X.shape[0], np.zeros_like(mean), X.shape[0] * variance)
-    return pooled(list(over_rows(measure, X, driver)))
 
 
 def over_rows(function: Callable[[Rows], T], X: Rows, driver: Driver | None) -> Iterator[T]:

@@ -18,7 +18,7 @@ import numpy as np
 from bagwise.bags import Bags, check_bags
 from bagwise.core import inducing as inducing_points
 from bagwise.core import linalg, segments
-from bagwise.core.arrays import Bools, Floats, Ints, as_array, is_tensor, to_numpy
+from bagwise.core.arrays import Bools, Floats, Ints, as_array, host_rows, is_tensor, to_numpy
 from bagwise.core.finite import all_finite
 from bagwise.core.kernels import Constant, Kernel, OfMedian, Stationary, make_kernel
 from bagwise.models.calibration.fit import correct_optimism, fit_platt, fit_share
@@ -47,7 +47,6 @@ from bagwise.models.variational.projection import (
     make_parts,
     make_projector,
     materialised,
-    sample_rows,
 )
 from bagwise.models.variational.readout import Predictor, Process, read_block
 from bagwise.models.variational.search import N_FOLDS, STARTS, Search, Tasks, Trial
@@ -70,6 +69,10 @@ _SLOW, PASSES, _SEARCH_PASSES, _BESIDE_PRODUCTS = 180.0, 10, 100, 5.0
 _SLOWEST_CORE = 1e9
 # Sets of more instances are projected in single precision; their sums stay double.
 _SINGLE = 1 << 12
+
+
+# Instances whose distances make the median length scale.
+_MEDIAN_ROWS = 1000
 
 
 class Problem(NamedTuple):
@@ -123,8 +126,8 @@ def plan(
     scaling = learn_scaling(bags.instances, scale, driver)
     if hasattr(bags.instances, "select_rows"):
         # Rows on disk are looked at for NaN where they are read anyway.
-        rows = [True] if scale else over_rows(all_finite, bags.instances, driver)
-        if not (all(rows) and np.isfinite(scaling.center).all()):
+        finite = [True] if scale else over_rows(all_finite, bags.instances, driver)
+        if not (all(finite) and np.isfinite(scaling.center).all()):
             check_bags(bags)  # says where
     # In single precision: devices add up in another order, and a search would amplify their
     # last digits.
@@ -137,7 +140,10 @@ def plan(
         Z = to_numpy(scaling(inducing))
     if held_out and len(Z) > _SEARCHED_POINTS:  # the search takes the first
         Z = Z[rng.permutation(len(Z))]
-    sample = sample_rows(bags.instances, scaling, rng)
+    rows = np.arange(bags.n_instances)
+    if len(rows) > _MEDIAN_ROWS:
+        rows = np.sort(rng.choice(len(rows), _MEDIAN_ROWS, replace=False))
+    sample = to_numpy(scaling(host_rows(bags.instances, rows)))
     fold = folds(targets.codes, N_FOLDS) if held_out else np.zeros(len(bags), dtype=np.int64)
     return _problem(bags, targets, fold, scaling, Z, sample, execution, driver)
 

@@ -102,17 +102,6 @@ class WholeBags:
         run = partial(_project, projector=self.projector(kernel))
         return [Part((block,)) for block in self.driver.map(run, self.pieces)]
 
-    def fit(
-        self,
-        parts: list[Part],
-        likelihood: BagLikelihood,
-        start: Posteriors,
-        f0: Floats,
-        settings: Settings,
-    ) -> State:
-        """`inference.fit` of these bags under the kernel of their projection."""
-        return fit(parts, self.n_bags, likelihood, start, f0, self.driver, settings)
-
 
 def whole_bags(
     X: Rows,
@@ -236,13 +225,13 @@ def learn(
     draws = make_draws(start.m.shape[1], settings.n_draws, settings.seed)
     warm = settings._replace(max_iter=_WARM_PASSES)
     # The first evaluation must be at an optimum of these draws, or its gradient misses a term.
-    first = data.fit(data.project(kernel), likelihood, start, f0, settings)
+    first = fit(data.project(kernel), data.n_bags, likelihood, start, f0, data.driver, settings)
     state = {"q": first.q}
 
     def loss(x: Floats) -> tuple[float, Floats]:
         trial = kernel.with_theta(x[:P])
         parts = data.project(trial)
-        fits = data.fit(parts, likelihood, state["q"], x[P:], warm)
+        fits = fit(parts, data.n_bags, likelihood, state["q"], x[P:], data.driver, warm)
         state["q"] = fits.q
         gradient = kernel_gradient(data, parts, trial, likelihood, fits.q, x[P:], draws)
         away = x[:P] - centre
@@ -258,5 +247,6 @@ def learn(
         warnings.filterwarnings("ignore", message="the kernel matrix is nearly singular")
         best = minimize(loss, x, jac=True, method="L-BFGS-B", bounds=limits, options=options).x
     learnt, levels = kernel.with_theta(best[:P]), best[P:]
-    fits = data.fit(data.project(learnt), likelihood, state["q"], levels, settings)
+    parts, q = data.project(learnt), state["q"]
+    fits = fit(parts, data.n_bags, likelihood, q, levels, data.driver, settings)
     return Learned(learnt, levels, fits)

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bagwise.core import linalg
-from bagwise.core.arrays import Array, Floats, Rows, host_rows, is_tensor, to_numpy
+from bagwise.core.arrays import Array, Floats, Rows, is_tensor, to_numpy
 from bagwise.core.blocks import even_runs
 from bagwise.core.gaussians import project
 from bagwise.core.kernels import Kernel
@@ -31,8 +31,6 @@ from bagwise.models.drivers import Driver, Span, cut
 from bagwise.models.scaling import FeatureScaling
 from bagwise.models.variational.blocks import BagLabels, Block, Part, arranged
 
-# Instances whose distances make the median length scale.
-_MEDIAN_ROWS = 1000
 # Numbers projected at a time on the host, features or coordinates: 4 MB, written over and over.
 _SLAB_NUMBERS = 1 << 19
 
@@ -92,14 +90,6 @@ class Projector(NamedTuple):
 def make_projector(kernel: Kernel, Z: Floats, scaling: FeatureScaling, dtype: str) -> Projector:
     """A projector onto scaled inducing points ``Z``."""
     return Projector(kernel, Z, linalg.cholesky(kernel(Z, Z)), scaling, np.dtype(dtype))
-
-
-def sample_rows(X: Rows, scaling: FeatureScaling, rng: np.random.RandomState) -> Floats:
-    """Scaled rows for `Kernel.resolve`: as many as a median needs."""
-    n = X.shape[0]
-    all_rows = n <= _MEDIAN_ROWS
-    rows = np.arange(n) if all_rows else np.sort(rng.choice(n, _MEDIAN_ROWS, replace=False))
-    return to_numpy(scaling(host_rows(X, rows)))
 
 
 def project_span(

@@ -29,6 +29,7 @@ from bagwise.models.variational.inference import (
     Settings,
     block_sums,
     directions,
+    fit,
     latent_draws,
     make_draws,
     prior,
@@ -190,7 +191,8 @@ class Search:
         settings: Settings = _SCREEN,
     ) -> Trial:
         """A fit of all tasks from ``start``, and what it says of the held-out bags."""
-        fits, loss = self.data.fit(parts, likelihood, start, f0, settings), np.nan
+        n_bags, driver, loss = self.data.n_bags, self.data.driver, np.nan
+        fits = fit(parts, n_bags, likelihood, start, f0, driver, settings)
         if self.tasks.n_folds:
             odds = mean_log_odds(parts, fits.q, f0, likelihood)
             loss = self.tasks.loss(self.tasks.held_out(odds))
