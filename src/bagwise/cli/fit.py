@@ -112,22 +112,14 @@ def _fit(model: Model, arguments: Namespace, printer: Printer) -> dict[str, obje
         # Coupling moves instances, not bags: their figures are those of the model alone.
         alone = model.estimator if isinstance(model, Coupled) else model
         evaluation = _cross_validate(alone, data, names, fit_params, arguments, printer)
-        auc, classes = evaluation.metrics()["auc"], evaluation.classes
-        # Held-out bags rank the wrong way round where the positive class is swapped.
-        if len(evaluation.axis) == 1 and auc < 0.5:
-            remarks.append(
-                f"The held-out AUC is {auc:.2f}, below 0.5: the model ranks bags no better than "
-                f"chance, or the wrong way round. It looks for what makes a bag {classes[1]!s}; if "
-                f"{classes[0]!s} bags are those that hold something, pass --positive "
-                f"{classes[0]!s}."
-            )
-            printer.warn(remarks[-1])
+        doubt = _doubt(evaluation)
+        printer.warn(*doubt)
+        remarks += doubt
     if data.instance_labels is not None:
         fit_params["instance_labels"] = data.instance_labels
     start = time.perf_counter()
-    what, verbose = f"training {arguments.model} on {len(data.bags)} bags", None
-    if printer.is_watched:
-        verbose = model.get_params().get("verbose")
+    what = f"training {arguments.model} on {len(data.bags)} bags"
+    verbose = model.get_params().get("verbose") if printer.is_watched else None
     if verbose is None:
         with printer.working(what):
             model.fit(data.bags, y, **fit_params)
@@ -216,6 +208,18 @@ def _cross_validate(
     evaluation = Evaluation.from_folds(folds, source, data.patients, classes)
     show_evaluation(evaluation, printer)
     return evaluation
+
+
+def _doubt(evaluation: Evaluation) -> list[str]:
+    """Whether held-out bags rank the wrong way round, which a swapped positive class does."""
+    auc, classes = evaluation.metrics()["auc"], evaluation.classes
+    if len(evaluation.axis) > 1 or not auc < 0.5:  # of several classes none can be swapped
+        return []
+    return [
+        f"The held-out AUC is {auc:.2f}, below 0.5: the model ranks bags no better than chance, or "
+        f"the wrong way round. It looks for what makes a bag {classes[1]!s}; if "
+        f"{classes[0]!s} bags are those that hold something, pass --positive {classes[0]!s}."
+    ]
 
 
 def _audit(data: Training, printer: Printer) -> Mapping[str, object]:

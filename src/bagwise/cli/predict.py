@@ -73,7 +73,7 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     from bagwise.report.evaluation import Evaluation
     from bagwise.report.exports import with_fractions
     from bagwise.report.html import Report
-    from bagwise.report.predictions import formula_ids, predict_level_tables, predict_tables
+    from bagwise.report.predictions import predict_level_tables, predict_tables
 
     about, model = persist.about(arguments.model), persist.load(arguments.model)
     extra = about["extra"]
@@ -86,13 +86,12 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
     truth = None if arguments.labels is None else read_truth(arguments, bags, printer)
     patients = _patients(arguments, bags, truth, printer)
     check_match(bags, None if truth is None else truth.classes, about, arguments)
-    if by_patient:
-        if patients is None:
-            raise ValueError(
-                "--level patient needs the patient of every bag: --patients TABLE, or --labels "
-                "with --patient-column."
-            )
-        bags = bags.merge(patients)
+    if by_patient and patients is None:
+        raise ValueError(
+            "--level patient needs the patient of every bag: --patients TABLE, or --labels with "
+            "--patient-column."
+        )
+    bags = bags.merge(patients) if by_patient else bags
     n_seen = count_seen(bags, about)
     what = f"predicting {len(bags)} bags"
     if by_patient:
@@ -126,17 +125,7 @@ def predict(arguments: Namespace, printer: Printer) -> dict[str, object]:
         )
         files = _write(report, by_patient, arguments)
     figures = _tell(report, printer)
-    if n_seen:
-        printer.warn(
-            f"the model was trained on {n_seen} of these {len(bags)} bags; figures and "
-            "probabilities of these look better than of new bags."
-        )
-    formulas = formula_ids(predictions)
-    if formulas and not arguments.spreadsheet_safe:
-        printer.warn(
-            f"{len(formulas)} names start like a formula (first: {formulas[0]}); before opening "
-            "the CSV files in a spreadsheet, run again with --spreadsheet-safe."
-        )
+    _warn(report, arguments, printer)
     printer.say(f"wrote {', '.join(files)} to {escape(str(arguments.out))}")
     return {
         "out": str(arguments.out),
@@ -282,3 +271,20 @@ def _tell(report: Report, printer: Printer) -> dict[str, object]:
         rates = say_rates("threshold", measured.rates(threshold), printer)
         say_rates("by patient, at the threshold", patient_rates(measured, threshold), printer)
     return {"n_positive": called[0], "threshold": threshold, "rates": rates}
+
+
+def _warn(report: Report, arguments: Namespace, printer: Printer) -> None:
+    """Say what makes the predictions look better than they are, or the tables unsafe."""
+    from bagwise.report.predictions import formula_ids
+
+    if report.n_seen:
+        printer.warn(
+            f"the model was trained on {report.n_seen} of these {len(report.bags)} bags; figures "
+            "and probabilities of these look better than of new bags."
+        )
+    formulas = formula_ids(report.predictions)
+    if formulas and not arguments.spreadsheet_safe:
+        printer.warn(
+            f"{len(formulas)} names start like a formula (first: {formulas[0]}); before opening "
+            "the CSV files in a spreadsheet, run again with --spreadsheet-safe."
+        )
