@@ -14,6 +14,7 @@ import pytest
 from scipy import stats
 from sklearn.base import BaseEstimator
 from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.utils import Bunch
 
 from bagwise import BagStatistics, SingleInstance, make_pipeline
 from bagwise.datasets import make_gaussian_bags
@@ -33,6 +34,8 @@ from bagwise.evaluate.run import RecordFile, describe_model, fingerprint
 from bagwise.models.registry import MODELS, make_model
 from tests.checks.contract import make_problem
 from tests.reference import metrics as naive
+
+TWO = np.zeros((2, 2, 3))
 
 
 def models():
@@ -256,7 +259,7 @@ def test_names_of_models_and_sets():
         (({}, "musk1"), "at least one model"),
         ((["statistics"], []), "at least one data set"),
         ((["statistics"], {"a": (np.zeros((4, 2, 3)), [0, 1])}), "2 labels for 4 bags"),
-        ((["statistics"], {"a": (np.zeros((2, 2, 3)), [0, 1], [1])}), "1 groups for 2 bags"),
+        ((["statistics"], {"a": Bunch(bags=TWO, y=[0, 1], groups=[1])}), "1 groups for 2 bags"),
     ],
 )
 def test_bad_input(arguments, message):

@@ -51,12 +51,11 @@ def compare(
     Parameters
     ----------
     models : str, sequence of str, or mapping of str to estimator
-        Names of the registry ("vgpmil", "misvm", ...), "all" of them, or unfitted estimators.
+        Names of the registry ("vgpmil", "misvm", ...), or unfitted estimators.
         Preprocessing belongs inside them, as a pipeline; anything fitted already is refused.
     datasets : sequence of str, or mapping, default=("musk1", "musk2", "elephant", "fox", "tiger")
-        Names as for ``load_dataset``, "bundled" for the five bundled sets, or data by name, as
-        (bags, y) or a Bunch. A Bunch may
-        hold ``groups`` and ``published_folds``.
+        Names as for ``load_dataset``, or data by name, as (bags, y) or a Bunch, which may hold
+        ``groups`` and ``published_folds``.
     scheme : cross-validation scheme or None, default=None
         How bags are split: `BagFolds`, `GroupFolds`, `PublishedFolds` or `Nested`. None is
         ``BagFolds()``.
@@ -95,13 +94,13 @@ def compare(
     from rich.console import Console
     from sklearn.utils.parallel import Parallel, delayed
 
-    from bagwise.models.registry import MODELS, make_model
+    from bagwise.models.registry import make_model
 
     scheme = BagFolds() if scheme is None else scheme
     if not isinstance(models, Mapping):
         chosen = [models] if isinstance(models, str) else list(models)
         # No seed yet: that of the repetition is filled in.
-        models = {name: make_model(name) for name in (MODELS if chosen == ["all"] else chosen)}
+        models = {name: make_model(name) for name in chosen}
     if not models:
         raise ValueError("at least one model is needed; got none.")
     named = {name: check_model(model) for name, model in models.items()}
@@ -165,18 +164,13 @@ def _fit_and_score(
 def _as_datasets(datasets: Any) -> list[Dataset]:
     if not isinstance(datasets, Mapping):
         names = [datasets] if isinstance(datasets, str) else list(datasets)
-        datasets = {
-            name: load_dataset(name) for name in (BUNDLED if names == ["bundled"] else names)
-        }
+        datasets = {name: load_dataset(name) for name in names}
     if not datasets:
         raise ValueError("at least one data set is needed; got none.")
     checked = []
     for name, data in datasets.items():
         groups, folds = getattr(data, "groups", None), getattr(data, "published_folds", None)
-        if isinstance(data, tuple) and not isinstance(data, Dataset):
-            bags, y, groups = (*data, None)[:3]
-        else:
-            bags, y = data.bags, data.y
+        bags, y = data if isinstance(data, tuple) else (data.bags, data.y)
         y = np.asarray(y)
         bags = check_bags(bags, accept_sparse=True, allow_nd=True, estimator="compare")
         check_lengths(f"data {name!r}", len(bags), y, groups)
