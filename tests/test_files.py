@@ -466,7 +466,7 @@ LABEL_FAULTS = {
         r"is not UTF-8 text \(byte 16\)",
     ),
     "other columns": (b"id,y\na,1\n", "has no column 'slide_id'; it has: id, y"),
-    "repeated": (b"slide_id,label\na,1\nb,0\na,1\n", r"bag 'a' has 2 rows \(lines 2, 4\)"),
+    "contradicting": (b"slide_id,label\na,1\nb,0\na,0\n", r"bag 'a' has 2 rows \(lines 2, 4\)"),
     "blank label": (b"slide_id,label\na,\nb,0\n", "line 2: column 'label' is empty"),
     "blank id": (b"slide_id,label\na,1\n,0\n", "line 3: column 'slide_id' is empty"),
     "ragged": (b"slide_id,label\na,1\nb,0,7,7\n", "cannot be read: .*line 3"),

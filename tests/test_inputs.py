@@ -369,7 +369,9 @@ def test_fit_reads_nested_folders_and_says_what_it_skips(tmp_path, capsys):
     assert run(*fit, "--recursive", "--out", tmp_path / "a.bagwise") == 0
     assert "24 bags" in said(capsys)
     lines = labels.read_text().splitlines()
-    labels.write_text("\n".join([*lines[:3], "002,", *lines[4:], lines[5]]))
+    name, _, label = lines[5].partition(",")
+    other = f"{name},{1 - int(label)}"  # disagrees with the line above
+    labels.write_text("\n".join([*lines[:3], "002,", *lines[4:], other]))
     assert run(*fit, "--recursive", "--skip-bad", "--out", tmp_path / "b.bagwise") == 0
     text = said(capsys)
     assert "skipped 2:" in text

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from bagwise.files import BadFilesError, positive_class, read_bags, read_labels, read_training
-from bagwise.files.tables import read_frame
+from bagwise.files.tables import Names, read_frame
 from tests.filing import make_folder
 
 EXPECTED = ["007", "None", "nan", "müller"], ["tumor", "normal", "tumor", "normal"]
@@ -101,7 +101,7 @@ def test_lines_are_those_of_the_file(tmp_path):
     assert read_frame(path).index.tolist() == [2, 5]
 
 
-def test_blank_and_repeated_rows_can_be_skipped_with_a_list(tmp_path):
+def test_blank_and_contradicting_rows_can_be_skipped_with_a_list(tmp_path):
     folder, path = make_folder(tmp_path)
     rows = path.read_text().splitlines()
     rows[2] = "001,"  # blank
@@ -109,10 +109,9 @@ def test_blank_and_repeated_rows_can_be_skipped_with_a_list(tmp_path):
     path.write_text("\n".join(rows))
     with pytest.raises(BadFilesError) as caught:
         read_training(folder, path)
-    assert len(caught.value.problems) == 3
+    assert len(caught.value.problems) == 2
     for said in (
         "line 3: column 'label' is empty (bag '001')",
-        "bag '002' has 2 rows (lines 4, 26), all the same",
         "bag '003' has 2 rows (lines 5, 27), which disagree",
     ):
         assert said in str(caught.value)
@@ -121,7 +120,20 @@ def test_blank_and_repeated_rows_can_be_skipped_with_a_list(tmp_path):
     assert "001" not in data.bags
     assert "003" not in data.bags
     assert len(data.bags) == len(data.y) == 22
-    assert len(data.skipped) == 3
+    assert len(data.skipped) == 2
+
+
+def test_a_table_of_instances_may_have_the_labels(tmp_path):
+    """One file, a row per instance: the label of every row, which is no feature."""
+    path = tmp_path / "molecules.csv"
+    path.write_text("molecule,label,d\nb,1,0.5\na,0,0.1\na,0,0.2\nb,1,0.7\nb,1,0.6\n")
+    assert read_labels(path, "molecule").ids.tolist() == ["b", "a"]
+    data = read_training(path, path, Names(bag="molecule"))
+    assert dict(zip(data.bags.ids, data.y.tolist(), strict=True)) == {"a": 0, "b": 1}
+    assert data.bags.sizes.sum() == 5 and data.bags.n_features == 1
+    path.write_text(path.read_text() + "a,1,0.3\n")
+    with pytest.raises(BadFilesError, match=r"bag 'a' has 3 rows .* which disagree"):
+        read_training(path, path, Names(bag="molecule"))
 
 
 def test_spelling_slips_are_named(tmp_path):

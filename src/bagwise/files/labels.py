@@ -1,4 +1,4 @@
-"""Label files: one row per bag, ids as text, so that zero padding is kept."""
+"""Label files: one label per bag, ids as text, so that zero padding is kept."""
 
 from __future__ import annotations
 
@@ -60,10 +60,11 @@ def read_labels(
 ) -> LabelTable:
     r"""Read a table with a label per bag: CSV as Excel writes it, Parquet, or ``.xlsx``.
 
-    Names of columns match whatever their case, blanks and underscores. A bag without a label, a
-    row that repeats another, and contradicting rows are errors; with ``skip_bad`` they are left
-    out and listed in ``skipped``. Where ``label`` names several columns, with commas between
-    them, each is a class and holds 1 for the bags that have it, else 0.
+    Names of columns match whatever their case, blanks and underscores. Rows of a bag
+    that say the same are one, so that a table of instances can be given. A bag without a label,
+    and rows that disagree, are errors; with ``skip_bad`` they are left out and listed in
+    ``skipped``. Where ``label`` names several columns, with commas between them, each is a class
+    and holds 1 for the bags that have it, else 0.
 
     Examples
     --------
@@ -86,7 +87,9 @@ def read_labels(
     text = {c: np.asarray([str(v).strip() for v in frame[c]], dtype=object) for c in wanted}
     rejected = _rejected_rows(str(path), frame.index.to_numpy(), text, bag)
     problems = list(dict.fromkeys(rejected.values()))
-    keep = np.asarray([i for i in range(len(frame)) if i not in rejected])
+    # Rows that say the same are one: a table of instances may have the label in each.
+    first = {name: i for i, name in reversed([*enumerate(text[bag])]) if i not in rejected}
+    keep = np.sort(np.array([*first.values()], dtype=np.int64))
     if (problems and not skip_bad) or len(keep) == 0:
         raise BadFilesError(problems)
     ids, labels = text[bag][keep], text[label][keep]
@@ -117,7 +120,7 @@ def _joined(frame: pd.DataFrame, path: str, columns: tuple[str, ...], name: str)
 def _rejected_rows(
     path: str, lines: Ints, text: dict[str, Column], bag: str
 ) -> dict[int, FileProblem]:
-    """Rows with a blank, then rows that repeat another or disagree with it, and why."""
+    """Rows with a blank, then rows of one bag that disagree, and why."""
     ids = text[bag]
     blank: dict[int, FileProblem] = {}
     for column, values in text.items():
@@ -130,14 +133,10 @@ def _rejected_rows(
             rows_of.setdefault(name, []).append(i)
     repeated: dict[int, FileProblem] = {}
     for name, rows in rows_of.items():
-        if len(rows) > 1:
-            same = len({tuple(values[i] for values in text.values()) for i in rows}) == 1
+        if len({tuple(values[i] for values in text.values()) for i in rows}) > 1:
             listed = ", ".join(str(lines[i]) for i in rows)
-            agreement = "all the same" if same else "which disagree"
-            what = f"bag {name!r} has {len(rows)} rows (lines {listed}), {agreement}"
-            # The first of identical rows is as good as any; of contradicting ones, none is.
-            rejects = rows[1:] if same else rows
-            repeated.update(dict.fromkeys(rejects, FileProblem(path, what)))
+            what = f"bag {name!r} has {len(rows)} rows (lines {listed}), which disagree"
+            repeated.update(dict.fromkeys(rows, FileProblem(path, what)))
     return dict(sorted(blank.items())) | dict(sorted(repeated.items()))
 
 
