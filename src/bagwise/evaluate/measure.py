@@ -7,7 +7,6 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 
 class Measure:
@@ -45,12 +44,7 @@ class Measure:
         self._start = time.perf_counter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.seconds = time.perf_counter() - self._start
         self.peak_mb = max(0.0, (_resident_kb("VmHWM") - self._memory) / 1024)
 

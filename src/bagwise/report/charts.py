@@ -96,21 +96,6 @@ def _curve_chart(
     return _chart(title, alt, x, y, shapes)
 
 
-def histogram(title: str, alt: str, x: _Axis, groups: Sequence[tuple[str, Floats]]) -> Chart:
-    """Stacked counts of values in twenty bins; a group is a CSS class and values."""
-    edges = np.linspace(x.low, x.high, 21)
-    counts = [np.histogram(values, edges)[0] for _, values in groups]
-    y = _Axis("bags", 0, max(1, int(np.sum(counts, axis=0).max())))
-    left, right = _x(x, edges[:-1]) + 1, _x(x, edges[1:]) - 1
-    shapes, below = [], np.zeros(20)
-    for (style, _), count in zip(groups, counts, strict=True):
-        high, low = _y(y, below + count), _y(y, below)
-        bars = np.column_stack([left, high, right - left, np.maximum(low - high - 1, 0.5)])
-        shapes.append(_Shape(style, bars[count > 0].tolist()))
-        below += count
-    return _chart(title, alt, x, y, shapes)
-
-
 def quality_charts(evaluation: Evaluation, number: int = 0) -> list[Chart]:
     """ROC curve, precision and recall, and reliability of the probabilities of one class."""
     y, p = evaluation.y[:, number], evaluation.probability[:, number]
@@ -152,15 +137,24 @@ def quality_charts(evaluation: Evaluation, number: int = 0) -> list[Chart]:
 
 def probability_chart(p: Floats, truth: NDArray[np.int64] | None) -> Chart:
     """Histogram of the probabilities of bags, by their class (0, 1, or -1) where it is known."""
-    known = np.isfinite(p)
-    p, codes = p[known], None if truth is None else truth[known]
     groups = [("bar", p)]
-    if codes is not None:
+    if truth is not None:
         styles = [(0, "bar neg"), (1, "bar pos"), (-1, "bar")]
-        groups = [(style, p[codes == code]) for code, style in styles]
+        groups = [(style, p[truth == code]) for code, style in styles]
+    edges = np.linspace(0, 1, 21)
+    counts = [np.histogram(values, edges)[0] for _, values in groups]
+    most = max(1, int(np.sum(counts, axis=0).max()))
+    x, y = _Axis("probability of a bag"), _Axis("bags", 0, most)
+    left, right = _x(x, edges[:-1]) + 1, _x(x, edges[1:]) - 1
+    shapes, below = [], np.zeros(20)  # stacked
+    for (style, _), count in zip(groups, counts, strict=True):
+        high, low = _y(y, below + count), _y(y, below)
+        bars = np.column_stack([left, high, right - left, np.maximum(low - high - 1, 0.5)])
+        shapes.append(_Shape(style, bars[count > 0].tolist()))
+        below += count
     extreme = int(((p < 0.1) | (p > 0.9)).sum())
     alt = f"{extreme} of {len(p)} bags are below 0.1 or above 0.9."
-    return histogram("Probabilities", alt, _Axis("probability of a bag"), groups)
+    return _chart("Probabilities", alt, x, y, shapes)
 
 
 def history_chart(history: Floats) -> Chart:
