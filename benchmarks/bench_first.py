@@ -151,7 +151,7 @@ def _children_cpu(code: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _interrupted(model: str, after: float = 4.0) -> float:
+def _interrupted(model: str, after: float = 2.0) -> float:
     """Processor seconds from Ctrl-C, that long into a fit, to the end of the process."""
     code = _LONG_FIT.format(model=model)
     process = subprocess.Popen(
