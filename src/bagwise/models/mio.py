@@ -7,7 +7,7 @@ in `bagwise.core.mio`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
@@ -32,13 +32,6 @@ if TYPE_CHECKING:
 
 # Bags whose scores, taken before learning from them, calibrate a stream.
 _WINDOW = 1000
-
-
-class _Visits(NamedTuple):
-    """What `fit` keeps of each example between passes."""
-
-    theta: Floats  # [E] its multiplier
-    step: Ints  # [E] when it came
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -219,7 +212,8 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         rng = check_random_state(self.random_state)
         costs = self._costs(examples.signs, data.y, self.classes_)
         Z = None if D is None else distances.similarity(D, self.sigma_)  # [E, N]
-        visit = _Visits(np.zeros(len(examples)), np.zeros(len(examples), dtype=np.int64))
+        # Of each example its multiplier, and when it came.
+        theta, step = np.zeros(len(examples)), np.zeros(len(examples), dtype=np.int64)
         bag = np.cumsum(examples.brings_anchors) - 1  # [E]
         for n_iter in range(1, self.n_passes + 1):
             order = np.arange(len(examples))
@@ -227,13 +221,13 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
                 order = np.argsort(rng.permutation(bag[-1] + 1)[bag], kind="stable")
             for e in order.tolist():
                 if n_iter == 1:
-                    visit.step[e] = self.state_.n_steps
-                    visit.theta[e], _ = self._visit(data, examples, e, costs[e], Z=Z)
+                    step[e] = self.state_.n_steps
+                    theta[e], _ = self._visit(data, examples, e, costs[e], Z=Z)
                 elif Z is not None and self.passes == "refine":
                     # The example's own multiplier is optimised again.
-                    z = self._as_first_seen(Z[e], visit.step[e])
-                    visit.theta[e] = mio.revise(
-                        self.state_, z, examples.signs[e], costs[e], self._net(), visit.theta[e]
+                    z = self._as_first_seen(Z[e], step[e])
+                    theta[e] = mio.revise(
+                        self.state_, z, examples.signs[e], costs[e], self._net(), theta[e]
                     )
                 elif Z is not None:
                     # A further multiplier over all features.
@@ -241,7 +235,7 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
                     mio.step(self.state_, z, examples.signs[e], costs[e], self._net())
             self.n_iter_ = n_iter
             if self.passes == "refine" and Z is not None:
-                self.duality_gap_ = self._duality_gap(Z, examples.signs, costs, visit)
+                self.duality_gap_ = self._duality_gap(Z, examples.signs, costs, theta, step)
                 if self.duality_gap_ <= self.tol:
                     break
 
@@ -280,15 +274,17 @@ class MIO(ScalesFeatures, EmbeddedClassifier):
         came = self.state_.born[:n] <= step
         return np.append(self.bias, np.where(came, z[self.state_.ids[:n]], 0))
 
-    def _duality_gap(self, Z: Floats, signs: Floats, costs: Floats, visit: _Visits) -> float:
+    def _duality_gap(
+        self, Z: Floats, signs: Floats, costs: Floats, theta: Floats, step: Ints
+    ) -> float:
         # Primal (3) less dual (4) at the weights (6) of the sum of multipliers.
         net, pi = self._net(), self.state_.pi[: self.state_.n_anchors + 1]
         w = mio.weights(pi, net)
         scores = np.array(
-            [self._as_first_seen(z, step) @ w for z, step in zip(Z, visit.step, strict=True)]
+            [self._as_first_seen(z, came) @ w for z, came in zip(Z, step, strict=True)]
         )
         hinges = costs * np.maximum(0, 1 - signs * scores)
-        return mio.primal_objective(pi, hinges, net) - mio.dual_objective(pi, visit.theta, net)
+        return mio.primal_objective(pi, hinges, net) - mio.dual_objective(pi, theta, net)
 
     def _fit_calibrator(self, scores: Floats, data: TrainingData) -> Calibrator:
         """Calibrate on the latest scores that were given without knowing the label."""

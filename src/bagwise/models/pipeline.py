@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -105,7 +106,8 @@ class InstanceTransformer(  # type: ignore[call-arg]
         check_feature_names(fitted, bags, "InstanceTransformer")
         # The inner transformer is called as it was fitted: with names or without.
         inner = getattr(self.transformer_, "feature_names_in_", None)
-        step = _RowStep(self.transformer_, None if inner is None else tuple(inner))
+        own = None if inner is None else tuple(inner)
+        step = partial(_transformed, transformer=self.transformer_, names=own)
         names = None
         if fitted is not None and hasattr(self.transformer_, "get_feature_names_out"):
             names = tuple(map(str, self.transformer_.get_feature_names_out(fitted)))
@@ -161,16 +163,11 @@ def _takes_missing(transformer: BaseEstimator) -> bool:
     return hasattr(transformer, "fit") and bool(get_tags(transformer).input_tags.allow_nan)
 
 
-class _RowStep:
-    """A fitted transformer as a function of rows: arrays or sparse matrices in and out."""
-
-    def __init__(self, transformer: BaseEstimator, names: tuple[str, ...] | None) -> None:
-        self.transformer, self.names = transformer, names
-
-    def __call__(self, X: Floats) -> Floats:
-        with config_context(transform_output="default"):
-            rows = self.transformer.transform(_framed(X, self.names))
-        return rows.to_numpy() if hasattr(rows, "columns") else rows
+def _transformed(X: Floats, transformer: BaseEstimator, names: tuple[str, ...] | None) -> Floats:
+    """Rows through a fitted transformer: arrays or sparse matrices in and out."""
+    with config_context(transform_output="default"):
+        rows = transformer.transform(_framed(X, names))
+    return rows.to_numpy() if hasattr(rows, "columns") else rows
 
 
 def _framed(X: Floats, names: tuple[str, ...] | None) -> Floats | pd.DataFrame:
