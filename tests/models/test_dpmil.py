@@ -82,6 +82,46 @@ def test_mixture_equals_naive_twin(problem, diagonal):
     )
 
 
+@pytest.mark.parametrize("case", ["apart", "overlapping", "far rows", "beyond single precision"])
+def test_responsibilities_equal_the_plain_ones(case, rng, monkeypatch):
+    """Leaving out the pairs that cannot count changes nothing; where they all do, none is."""
+    n, D, K = 400, 40, 6
+    own = rng.integers(0, K, size=n)
+    X = rng.normal(size=(n, D)) + rng.normal(size=(K, D))[own] * (0.05 if case[0] == "o" else 2)
+    prior, _ = make_prior(X)
+    Z = dirichlet.whiten(X, prior)
+    resp = 0.9 * np.eye(K)[own] + 0.1 * rng.dirichlet(np.ones(K), size=n)
+    posterior = dirichlet.update(dirichlet.accumulate(Z, resp, False), prior)
+    if case == "far rows":
+        Z[::7] *= 1e6
+    elif case == "beyond single precision":
+        Z[1::7] *= 1e25
+        Z[2::7] *= 1e50
+    rough = []
+    original = dirichlet._rough_length
+    monkeypatch.setattr(
+        dirichlet, "_rough_length", lambda *given: rough.append(1) or original(*given)
+    )
+    found, total = dirichlet.responsibilities(Z, posterior, prior)
+    assert bool(rough) == (case != "overlapping")
+    plain, plain_total = dirichlet.normalise(dirichlet.log_joint(Z, posterior, prior))
+    np.testing.assert_allclose(found, plain, rtol=1e-12, atol=1e-17)
+    np.testing.assert_allclose(total, plain_total, rtol=1e-13)
+    assert (np.mean(found == 0) > 0.5) == bool(rough)
+
+
+def test_error_of_single_precision_is_bounded(rng):
+    X = rng.normal(size=(60, 50)) * np.geomspace(1e-3, 1e3, 50)
+    prior, _ = make_prior(X)
+    Z = dirichlet.whiten(X, prior) * np.geomspace(1, 1e4, 60)[:, None]
+    resp = rng.dirichlet(np.ones(3), size=60)
+    posterior = dirichlet.update(dirichlet.accumulate(Z, resp, False), prior)
+    length, error = dirichlet._rough_length(Z, posterior)
+    exact = np.sqrt(dirichlet.mahalanobis(Z, posterior))
+    assert (np.abs(length - exact) <= error).all()
+    assert np.median(error / exact) < 0.1
+
+
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_each_update_raises_the_bound(problem, diagonal):
     """One update at a time, with the naive bound that holds for any q."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg.blas import dsyr, dsyrk, dtrmm, dtrsm
+from scipy.linalg.blas import dsyr, dsyrk, dtrmm, dtrsm, strmm
 from scipy.linalg.lapack import dpotrf, dtrtri
 from scipy.special import betaln, digamma, gammaln, logsumexp
 
@@ -44,6 +44,12 @@ EMPTY = 1e-12
 _NEGLIGIBLE = 1e-18
 # Rows whose differences to a mean stay in cache while they are multiplied by a factor.
 _BLOCK = 1024
+# Log odds at which a responsibility is `_NEGLIGIBLE`.
+_REACH = -float(np.log(_NEGLIGIBLE))
+# Screening is quicker from so many features and components, up to this share of pairs that count.
+_SCREEN_FEATURES, _SCREEN_COMPONENTS, _SCREEN_SHARE = 32, 4, 0.3
+# Rows looked at to see whether it does.
+_PROBE = 64
 
 
 class Prior(NamedTuple):
@@ -201,7 +207,7 @@ def update(statistics: ClusterStatistics, prior: Prior) -> ClusterPosterior:
     )
 
 
-def mahalanobis(Z: Doubles, posterior: ClusterPosterior) -> Doubles:
+def mahalanobis(Z: Doubles | Reals, posterior: ClusterPosterior) -> Doubles | Reals:
     """(z - m_k)^T W_k (z - m_k) of every row and component, [n, K]."""
     if is_tensor(Z):
         m, factor = (beside(x, Z) for x in (posterior.m, posterior.factor))
@@ -211,7 +217,7 @@ def mahalanobis(Z: Doubles, posterior: ClusterPosterior) -> Doubles:
             d = d * factor[c] if factor.ndim == 2 else d @ factor[c].T
             lengths[:, c] = d.square().sum(1)
         return lengths
-    out = np.empty((len(Z), len(posterior.beta)))
+    out = np.empty((len(Z), len(posterior.beta)), dtype=Z.dtype)
     out[:, ~posterior.filled] = np.einsum("nd,nd->n", Z, Z)[:, None]  # all of them the prior
     filled = np.flatnonzero(posterior.filled)
     if posterior.factor.ndim == 2:
@@ -219,16 +225,21 @@ def mahalanobis(Z: Doubles, posterior: ClusterPosterior) -> Doubles:
         for k in filled:
             out[:, k] = np.square(Z - posterior.m[k]) @ W[k]
         return out
-    buffer = np.empty((min(len(Z), _BLOCK), Z.shape[1]))
+    buffer = np.empty((min(len(Z), _BLOCK), Z.shape[1]), dtype=Z.dtype)
     for start in range(0, len(Z), _BLOCK):
         block = Z[start : start + _BLOCK]
         for k in filled:
             difference = np.subtract(block, posterior.m[k], out=buffer[: len(block)])
-            # Half the work of a full product.
-            T, d = posterior.factor[k], difference.T
-            y = dtrmm(1.0, T.T, d, trans_a=1, overwrite_b=1)
-            out[start : start + _BLOCK, k] = np.einsum("dn,dn->n", y, y)
+            out[start : start + _BLOCK, k] = _squared_length(difference, posterior.factor[k])
     return out
+
+
+def _squared_length(difference: Reals, T: Reals) -> Reals:
+    """|T d|^2 of every row d, which it overwrites; as precise as the rows are. [n]."""
+    # Half the work of a full product.
+    multiply = dtrmm if difference.dtype == np.float64 else strmm
+    y = multiply(1.0, T.T, difference.T, trans_a=1, overwrite_b=1)
+    return np.einsum("dn,dn->n", y, y)
 
 
 def log_joint(Z: Doubles, posterior: ClusterPosterior, prior: Prior) -> Floats:
@@ -245,12 +256,54 @@ def log_joint(Z: Doubles, posterior: ClusterPosterior, prior: Prior) -> Floats:
 def responsibilities(
     Z: Doubles, posterior: ClusterPosterior, prior: Prior
 ) -> tuple[Doubles, Floats]:
-    """Responsibilities [n, K], and what each row adds to the bound [n]."""
+    """Responsibilities [n, K], and what each row adds to the bound [n].
+
+    Equal to ``normalise(log_joint(...))``. Where most responsibilities vanish, single precision
+    with a bound on its error tells which, and only the others are computed: those left out,
+    below 1e-18, are 0.
+    """
     if is_tensor(Z):
         at_mean, nu = (beside(x, Z) for x in (_log_joint_at_mean(posterior, prior), posterior.nu))
         on_device: Any = at_mean - 0.5 * nu * mahalanobis(Z, posterior)
         return on_device.softmax(1), to_numpy(on_device.logsumexp(1))
-    return normalise(log_joint(Z, posterior, prior))
+    K, D = posterior.m.shape
+    if prior.diagonal or D < _SCREEN_FEATURES or K < _SCREEN_COMPONENTS or len(Z) < 4 * _PROBE:
+        return normalise(log_joint(Z, posterior, prior))
+    at_mean, half = _log_joint_at_mean(posterior, prior), 0.5 * posterior.nu
+    probe = at_mean - half * mahalanobis(Z[:: len(Z) // _PROBE], posterior)
+    if np.mean(probe > np.max(probe, axis=1, keepdims=True) - _REACH) > _SCREEN_SHARE:
+        return normalise(at_mean - half * mahalanobis(Z, posterior))
+    with np.errstate(over="ignore", invalid="ignore"):  # what single precision cannot hold, stays
+        length, error = _rough_length(Z, posterior)
+        least = at_mean - half * np.square(length + error)
+        most = at_mean - half * np.square(np.maximum(length - error, 0.0))
+        left_out = most < np.max(least, axis=1, keepdims=True) - _REACH  # [n, K]
+    log_rho = np.full(most.shape, -np.inf)
+    for k in range(K):
+        rows = np.flatnonzero(~left_out[:, k])
+        difference = Z[rows]
+        difference -= posterior.m[k]
+        quadratic = _squared_length(difference, posterior.factor[k])
+        log_rho[rows, k] = at_mean[k] - half[k] * quadratic
+    return normalise(log_rho)
+
+
+def _rough_length(Z: Floats, posterior: ClusterPosterior) -> tuple[Floats, Floats]:
+    """|T_k (z - m_k)| in single precision, and how far off it can be at most; [n, K] each.
+
+    Each of its D sums has up to D products of rounded factors: at most D + 4 roundings of the
+    size of its terms, which |T_k| (|z| + |m_k|) bounds; the square's own sum comes on top.
+    """
+    D = Z.shape[1]
+    single = posterior._replace(
+        m=posterior.m.astype(np.float32), factor=posterior.factor.astype(np.float32)
+    )
+    length = np.sqrt(mahalanobis(Z.astype(np.float32), single), dtype=np.float64)
+    error = np.add.outer(_length(Z), _length(posterior.m))
+    error *= _length(posterior.factor.reshape(-1, D * D))
+    error += length
+    error *= (D + 4) * float(np.finfo(np.float32).eps)
+    return length, error
 
 
 def _log_joint_at_mean(posterior: ClusterPosterior, prior: Prior) -> Floats:
@@ -364,6 +417,10 @@ def _expected_log_det(posterior: ClusterPosterior, D: int) -> Floats:
     else:
         spread = np.sum(digamma(0.5 * (nu[:, None] - np.arange(D))), axis=1)
     return spread + D * np.log(2) + posterior.log_det_W
+
+
+def _length(rows: Floats) -> Floats:
+    return np.sqrt(np.einsum("nd,nd->n", rows, rows))
 
 
 def _invert_lower(L: Floats) -> Floats:
