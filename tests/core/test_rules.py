@@ -26,6 +26,41 @@ def test_large_bag_is_finite():
     assert rules.bag_log_odds(odds, np.array([0, 50_000]), "max")[0] == -12.0
 
 
+def test_noisy_or_of_probabilities_that_underflow_is_their_sum():
+    """exp(-1000) is 0 in double precision; the bag beside it needs no such care."""
+    odds = np.array([-1000.0, -1000.0, 2.0, -1.0])
+    bags = rules.bag_log_odds(odds, np.array([0, 2, 4]), "noisy-or")
+    p = 1 - np.prod(1 - expit(odds[2:]))
+    np.testing.assert_allclose(bags, [-1000 + np.log(2), np.log(p / (1 - p))])
+
+
+def test_max_is_the_largest_log_odds_of_each_bag():
+    odds = np.array([0.5, -1.0, 2.0, -3.0, -2.5])
+    bags = rules.bag_log_odds(odds, np.array([0, 3, 5]), "max")
+    np.testing.assert_array_equal(bags, [2.0, -2.5])
+
+
+@pytest.mark.parametrize("name", list(rules.RULES))
+def test_a_bag_of_one_is_its_instance(name):
+    odds = np.linspace(-40, 40, 17)
+    bags = rules.bag_log_odds(odds, np.arange(18), name)
+    np.testing.assert_allclose(bags, rules.RULES[name].alone(odds), atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "same"), [("max", True), ("noisy-or", False)])
+def test_a_rule_takes_scores_where_a_rising_map_of_them_keeps_the_order_of_bags(name, same):
+    odds, offsets = np.array([1.0, 0.0, 0.0]), np.array([0, 1, 3])
+    orders = [np.argsort(rules.bag_log_odds(odds + by, offsets, name)) for by in (0, -10)]
+    assert np.array_equal(*orders) == same
+    assert rules.RULES[name].takes_scores == same
+
+
+def test_instances_inherit_the_label_of_their_bag_unless_their_own_is_known():
+    known = np.array([-1, 0, 1, -1, -1, 1])
+    labels = rules.inherited_labels(np.array([1, 0]), known, np.array([0, 4, 6]))
+    assert labels.tolist() == [1, 0, 1, 1, 0, 1]
+
+
 def test_log_odds_inverts_expit_and_is_finite_at_the_ends():
     z = np.linspace(-20, 20, 41)
     np.testing.assert_allclose(rules.log_odds(expit(z)), z, atol=1e-6)

@@ -21,8 +21,6 @@ class BagRule(Protocol):
     # Whether any score that rises with the probability will do: to calibrate a bag's score is then
     # to calibrate the scores of its instances.
     takes_scores: bool
-    # Whether no instance can lower the probability of its bag.
-    standard: bool
     # Whether it is applied to the instances' probabilities, not to draws of a latent function.
     of_marginals: bool
 
@@ -39,7 +37,7 @@ class BagRule(Protocol):
 class Largest:
     """A bag is as probable as its most probable instance."""
 
-    takes_scores = standard = of_marginals = True
+    takes_scores = of_marginals = True
 
     def log_odds(self, instances: ArrayT, offsets: segments.Offsets) -> ArrayT:
         """The largest log-odds of a bag's instances."""
