@@ -87,8 +87,7 @@ def _log_loss(y: Ints, p: Floats) -> float:
     shared = y.shape[1] > 1 and np.allclose(p.sum(axis=1), 1.0, atol=1e-6)
     if shared and (y.sum(axis=1) == 1).all():
         return float(skm.log_loss(y.argmax(axis=1), p, labels=np.arange(y.shape[1])))
-    pairs = zip(y.T, p.T, strict=True)
-    return float(np.mean([skm.log_loss(a, b, labels=[0, 1]) for a, b in pairs]))
+    return mean_over_classes(partial(skm.log_loss, labels=[0, 1]))(y, p)
 
 
 def mean_over_classes(
@@ -211,8 +210,16 @@ def score_predictions(
     values = {}
     for name in metrics:
         metric = METRICS[name]
-        read = predictions[metric.reads]
-        values[name] = float("nan") if read is None else metric.function(y, as_columns(read))
+        if predictions[metric.reads] is None:
+            values[name] = float("nan")
+            continue
+        read = as_columns(predictions[metric.reads])
+        if read.shape != y.shape:
+            raise ValueError(
+                f"{metric.reads} must have a row and a column for each of y: got shape "
+                f"{read.shape} for {y.shape}; of two classes pass the positive one's column."
+            )
+        values[name] = metric.function(y, read)
     return values
 
 
