@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import StackingClassifier
 from sklearn.feature_selection import SelectFromModel, SelectKBest, f_classif
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
@@ -38,6 +39,19 @@ def test_bag_folds_are_stratified_and_complete(data):
     assert not np.array_equal(splits[0].test, splits[4].test)
 
 
+def test_by_default_five_folds_are_repeated_three_times(data):
+    splits = list(BagFolds().splits(data.bags, data.y))
+    assert [(s.seed, s.fold) for s in splits] == [(r, k) for r in range(3) for k in range(5)]
+    assert str(splits[-1]) == "seed 2, fold 4"
+
+
+def test_groups_of_one_bag_each_are_no_groups(data):
+    scheme = BagFolds(4, seeds=(0,))
+    without = scheme.splits(data.bags, data.y)
+    for a, b in zip(scheme.splits(data.bags, data.y, np.arange(40)), without, strict=True):
+        np.testing.assert_array_equal(a.test, b.test)
+
+
 def test_group_folds_keep_patients_together(data):
     patient = np.array([f"p{i // 3}" for i in range(40)])
     splits = checked_splits(GroupFolds(n_splits=4, seeds=(0, 1)), data.bags, data.y, patient)
@@ -69,6 +83,18 @@ def test_nested_search_respects_groups(data):
     search.fit(data.bags[split.train], data.y[split.train])
     assert search.best_params_["estimator__C"] in (0.1, 1)
     assert protocol.prepare("other", model, 0, data.y) is model
+
+
+def test_nested_search_has_the_outer_splits_and_three_inner_folds_of_the_training_bags(data):
+    scheme = Nested(BagFolds(4, seeds=(1,)), {"m": {"estimator__C": [0.1, 1]}})
+    splits = list(scheme.splits(data.bags, data.y))
+    for nested, outer in zip(splits, scheme.outer.splits(data.bags, data.y), strict=True):
+        np.testing.assert_array_equal(nested.test, outer.test)
+    model, y = SingleInstance(LogisticRegression()), data.y[splits[0].train]
+    search = scheme.prepare("m", model, 1, y)
+    assert (len(search.cv), search.scoring) == (3, "roc_auc")
+    np.testing.assert_array_equal(np.sort(np.concatenate([b for _, b in search.cv])), np.arange(30))
+    assert [y[test].sum() for _, test in search.cv] == [5, 5, 5]
 
 
 def test_all_protocols_have_the_interface():
@@ -117,6 +143,8 @@ def test_unfitted_models_pass_and_are_cloned():
         make_pipeline(InstanceTransformer(SelectKBest(f_classif)), BagStatistics()),
         make_pipeline(InstanceTransformer(FunctionTransformer(np.abs)), BagStatistics()),
         CalibratedClassifierCV(SingleInstance(LogisticRegression())),
+        make_pipeline(BagStatistics(), SelectFromModel(LogisticRegression()), LogisticRegression()),
+        make_pipeline(BagStatistics(), StackingClassifier([("a", LogisticRegression())], cv=3)),
     ):
         assert check_model(model) is not model
 
@@ -129,6 +157,12 @@ def test_unfitted_models_pass_and_are_cloned():
         (lambda d: GroupFolds().splits(d.bags, d.y), "pass groups"),
         (lambda d: GroupFolds().splits(d.bags, d.y, [0, 1]), "got 2 for 40"),
         (lambda d: GroupFolds(5).splits(d.bags, d.y, np.arange(40) // 14), "there are 3"),
+        (
+            lambda d: GroupFolds(4).splits(
+                d.bags, d.y, np.where(d.y == 1, np.cumsum(d.y) % 2, np.arange(2, 42))
+            ),
+            "bags of class 1; there are 2",
+        ),
         (lambda d: PublishedFolds().splits(d.bags, d.y), "no published folds"),
         (lambda d: PublishedFolds().splits(d.bags, d.y, None, [[0, 1]]), "cover 2 bags"),
     ],
@@ -146,14 +180,32 @@ def test_bad_splits(call, message, data):
         ([0, 2], [1, 3], None, "one class only"),
         ([0, 1], [7], None, "numbered 0 to 3"),
         ([0, 1], [4], None, "numbered 0 to 3"),
+        ([0, 1], [-1], None, "numbered 0 to 3"),
         ([0, 1], [], None, "must have training and test"),
+        ([], [0, 1], None, "must have training and test"),
+        ([0], [1], None, "one class only"),
     ],
 )
 def test_a_leaking_split_is_refused(train, test, groups, message):
-    scheme = FixedSplits((Split(0, 0, np.array(train), np.array(test, dtype=int)),))
+    scheme = FixedSplits((Split(0, 0, np.array(train, dtype=int), np.array(test, dtype=int)),))
     bags = Bags(np.ones((4, 1)), np.arange(5))
     with pytest.raises(ValueError, match=message):
         checked_splits(scheme, bags, [0, 1, 0, 1], groups)
+
+
+def test_a_split_may_leave_out_one_bag_and_leave_some_unused():
+    bags = Bags(np.ones((5, 1)), np.arange(6))
+    split = Split(0, 0, np.array([0, 1]), np.array([4]))
+    groups = ["a", "b", "a", "b", "c"]
+    assert checked_splits(FixedSplits((split,)), bags, [0, 1, 0, 1, 0], groups) == [split]
+
+
+def test_training_bags_with_the_same_row_of_an_indicator_matrix_are_of_one_class():
+    bags, y = Bags(np.ones((3, 1)), np.arange(4)), np.array([[1, 0], [1, 0], [1, 1]])
+    checked_splits(FixedSplits((Split(0, 0, np.array([0, 2]), np.array([1])),)), bags, y)
+    scheme = FixedSplits((Split(0, 0, np.array([0, 1]), np.array([2])),))
+    with pytest.raises(ValueError, match="one class only"):
+        checked_splits(scheme, bags, y)
 
 
 def test_as_few_folds_and_groups_as_there_may_be(data):
@@ -169,6 +221,9 @@ def test_a_part_that_says_it_was_fitted_before_is_refused():
     model = make_pipeline(BagStatistics(), chosen, LogisticRegression())
     with pytest.raises(ValueError, match="SelectFromModel keeps a part that was fitted outside"):
         check_model(model)
+    stack = StackingClassifier([("a", LogisticRegression())], cv="prefit")
+    with pytest.raises(ValueError, match="StackingClassifier keeps a part that was fitted outside"):
+        check_model(make_pipeline(BagStatistics(), stack))
 
 
 def test_an_indicator_matrix_is_balanced_by_the_rarest_class_of_a_bag():
@@ -179,3 +234,13 @@ def test_an_indicator_matrix_is_balanced_by_the_rarest_class_of_a_bag():
     assert len(set(found[1:6])) == len(set(found[6:12])) == len(set(found[12:])) == 1
     assert len(set(found)) == 3
     assert found[0] == found[-1]
+
+
+def test_strata_of_two_classes_that_a_bag_may_both_have():
+    y = np.repeat([[0, 0], [1, 0], [0, 1], [1, 1]], [5, 4, 3, 3], axis=0)
+    # The second class is the rarer one, with 6 bags against 7.
+    assert strata(y, 4).tolist() == [0] * 5 + [1] * 4 + [2] * 6
+    # The 4 bags that have the first class alone are too few for 5 folds: they join the 6.
+    assert strata(y, 5).tolist() == [0] * 5 + [2] * 10
+    for one_column in (y[:, 0], y[:, :1]):
+        np.testing.assert_array_equal(strata(one_column, 5), one_column)
