@@ -7,15 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bagwise import VGPMIL
 from bagwise.core.kernels import RBF
 from bagwise.models.drivers import Serial
 from bagwise.models.variational import inference
-from bagwise.models.variational.blocks import BagLabels, Block, Part, arranged, take_bags
+from bagwise.models.variational.blocks import N_NOISE, BagLabels, Block, Part, arranged, take_bags
 from bagwise.models.variational.inference import (
     Settings,
     State,
+    Sums,
+    accept,
     fit,
+    latent_draws,
     make_draws,
+    positive,
     posteriors,
     prior,
     propose,
@@ -103,7 +108,7 @@ def test_sums_and_a_step_equal_the_reference(likelihood, labels_known):
     sums = sums_of(pieces, likelihood, q, f0, options)
     rho = np.array([1.0, 0.4, 0.01])
     state = State(q, sums, sums.value, rho, np.zeros(3, np.int64), sums.value[None])
-    new, _ = propose(state, np.arange(3))
+    new, gain = propose(state, np.arange(3))
     for t in range(3):
         expected = naive.task_sums(block, likelihood, q.m[t], q.P[t], f0[t], draws, t)
         assert sums.value[t] == pytest.approx(expected.value, abs=1e-10)
@@ -112,7 +117,26 @@ def test_sums_and_a_step_equal_the_reference(likelihood, labels_known):
         m, P = naive.step(expected, q.m[t], q.P[t], rho[t])
         np.testing.assert_allclose(new.m[t], m, atol=1e-10)
         np.testing.assert_allclose(new.P[t], P, atol=1e-10)
+        gap, S = expected.linear - q.m[t], np.linalg.solve(q.P[t], np.eye(5))
+        turned = S @ (naive.step(expected, q.m[t], q.P[t], 1.0)[1] - q.P[t])
+        assert gain[t] == pytest.approx(gap @ S @ gap + np.trace(turned @ turned) / 2)
         np.testing.assert_allclose(q.kl()[t], naive.kl(q.m[t], q.P[t]), atol=1e-10)
+
+
+@pytest.mark.parametrize("likelihood", [Or(), SoftMax(), SoftMax(3.0), Score(Gaussian(0.7))])
+def test_bags_of_more_instances_than_draws_equal_the_reference(likelihood):
+    rng = np.random.default_rng(14)
+    block = make_block(rng, [6, 6, 3, 5, 6, 4], n_tasks=3, scale=0.3)
+    weight = np.ones((6, 3))
+    weight[1, 0], weight[3] = 0.0, 2.0
+    if not isinstance(likelihood, Score):
+        block = block._replace(labels=block.labels._replace(weight=weight))
+    q, f0, draws = some_posteriors(rng, 3, 5), np.array([0.3, -1.0, 0.0]), make_draws(5, 4, 0)
+    sums = sums_of([arranged(block)], likelihood, q, f0, Settings(n_draws=4))
+    for t in range(3):
+        expected = naive.task_sums(block, likelihood, q.m[t], q.P[t], f0[t], draws, t)
+        for ours, theirs in zip(sums, expected, strict=True):
+            np.testing.assert_allclose(ours[t], theirs, atol=1e-9)
 
 
 def fitted(block, likelihood, f0, options, n_bags=None, start=None):
@@ -242,6 +266,127 @@ def test_hard_problems_end_no_lower_than_they_began(seed, likelihood):
         assert again.bound[0] - fits.bound[0] < 0.1
 
 
+def make_state(bound, rho, still):
+    """Tasks in two dimensions whose numbers tell them apart."""
+    T = len(bound)
+    P = np.array([[[2.0, 0.5], [0.5, 1.0]]] * T) + np.eye(2) * np.arange(T)[:, None, None]
+    q = posteriors(np.arange(2.0 * T).reshape(T, 2), P)
+    sums = Sums(np.arange(T) - 5.0, q.m - 1, P / 2)
+    bound, rho = np.array(bound), np.array(rho)
+    return State(q, sums, bound, rho, np.array(still), bound[None])
+
+
+@pytest.mark.parametrize(
+    ("gain", "rho", "still", "expected"),
+    [
+        (2.0, 1.0, 1, (1.0, 0)),  # length and steps in a row that gained little afterwards
+        (2.0, 0.5, 0, (0.75, 0)),
+        (2.0, 0.75, 0, (1.0, 0)),
+        (0.5, 0.5, 1, (0.75, 0)),  # exactly enough
+        (0.25, 0.5, 0, (0.75, 1)),
+        (0.0, 0.5, 1, (0.75, 2)),  # a bound that does not fall
+    ],
+)
+def test_a_step_that_does_not_lower_the_bound_is_taken(gain, rho, still, expected):
+    state, new = make_state([-3.0, -4.0], [1.0, rho], [0, still]), make_state([0.0], [1.0], [0])
+    task = np.array([1])
+    after = accept(state, task, new.q, new.sums, state.bound[task] + gain, np.ones(1), 0.5)
+    assert after.bound.tolist() == [-3.0, -4.0 + gain]
+    assert (after.rho[1], after.still[1]) == expected
+    for mine, old, theirs in zip(
+        (*after.q, *after.sums), (*state.q, *state.sums), (*new.q, *new.sums), strict=True
+    ):
+        np.testing.assert_array_equal(mine[1], theirs[0])
+        np.testing.assert_array_equal(mine[0], old[0])  # the other task is left as it was
+    assert (after.rho[0], after.still[0]) == (1.0, 0)
+    np.testing.assert_array_equal(after.history, [state.bound, after.bound])
+
+
+@pytest.mark.parametrize(
+    ("rho", "promised", "expected"),
+    [
+        (1.0, 8.0, (0.5, 1)),  # tried again at half its length
+        (0.25, 2.0, (0.125, 1)),  # which may gain exactly enough
+        (0.25, 1.9, (0.25, 2)),  # no step would gain enough: converged
+        (1e-6, 1e9, (5e-7, 1)),
+        (9e-7, 1e9, (9e-7, 2)),
+    ],
+)
+def test_a_step_that_lowers_the_bound_is_halved_or_the_last(rho, promised, expected):
+    state, new = make_state([-3.0], [rho], [1]), make_state([-3.1], [1.0], [0])
+    after = accept(state, np.arange(1), new.q, new.sums, new.bound, np.array([promised]), 0.5)
+    assert (after.rho[0], after.still[0]) == expected
+    for mine, old in zip((*after.q, *after.sums), (*state.q, *state.sums), strict=True):
+        np.testing.assert_array_equal(mine, old)
+    assert after.history.tolist() == [[-3.0], [-3.0]]
+    assert after.converged == (expected[1] == 2)
+
+
+def test_a_fit_without_options_has_those_of_the_estimators():
+    options, model = Settings(), VGPMIL()
+    assert (options.max_iter, options.tol) == (model.max_iter, model.tol)
+    assert options.n_draws % 2 == 0  # in pairs
+
+
+def test_a_fit_has_converged_when_each_task_gained_little_twice():
+    for still, converged in (([2, 2], True), ([2, 1], False), ([0, 0], False)):
+        assert make_state([0.0, 0.0], [1.0, 1.0], still).converged == converged
+
+
+def test_least_eigenvalue_of_a_precision_is_a_tenth():
+    Q = np.linalg.qr(np.random.default_rng(8).normal(size=(4, 4)))[0]
+    for values in ([3.0, 1.0, 0.15, -2.0], [3.0, 1.0, 0.05, 0.15], [3.0, 1.0, 0.2, 0.11]):
+        raised = positive(Q @ np.diag(values) @ Q.T)
+        np.testing.assert_allclose(raised, Q @ np.diag(np.maximum(values, 0.1)) @ Q.T, atol=1e-12)
+    asymmetric = np.array([[2.0, 0.5], [0.1, 1.0]])
+    np.testing.assert_allclose(positive(asymmetric), [[2.0, 0.3], [0.3, 1.0]])
+
+
+def test_in_a_prediction_all_bags_see_the_same_draws():
+    rng = np.random.default_rng(9)
+    block, f0 = make_block(rng, [3, 1, 4, 2, 3]), np.array([0.3, -1.0])
+    V, E = rng.normal(size=(1, 5, 2, 6)), rng.normal(size=(N_NOISE, 6))
+    F = latent_draws(block, V, f0, E)
+    expected = np.einsum("mn,mts->nts", block.A, V[0]) + f0[:, None]
+    np.testing.assert_allclose(F, expected + (np.sqrt(block.r)[:, None] * E[:13])[:, None])
+
+
+def test_a_part_of_several_blocks_is_their_sum():
+    rng = np.random.default_rng(10)
+    block = make_block(rng, rng.integers(1, 6, 12))
+    q, f0, options = some_posteriors(rng, 1, 5), np.zeros(1), Settings(n_draws=4)
+    pieces = tuple(take_bags(block, np.arange(a, a + 4)) for a in (0, 4, 8))
+    _, together = inference.sums_of(Part(pieces), Or(), q, f0, np.arange(1), options)
+    for a, b in zip(together, sums_of(pieces, Or(), q, f0, options), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-10)
+
+
+def test_a_gain_is_little_below_the_tolerance_per_bag():
+    """The constant label counts as one more bag."""
+    rng = np.random.default_rng(11)
+    block = make_block(rng, rng.integers(1, 6, 20))
+    free = fitted(block, Or(), np.zeros(1), Settings(n_draws=8, max_iter=2, tol=0.0))
+    gain = float(np.diff(free.history[:, 0])[0])
+    for factor, still in ((1 - 1e-6, 0), (1 + 1e-6, 1)):
+        options = Settings(n_draws=8, max_iter=2, tol=factor * gain / 21)
+        assert fitted(block, Or(), np.zeros(1), options).still.tolist() == [still]
+
+
+def test_a_task_that_has_converged_is_left_alone_while_another_goes_on():
+    rng = np.random.default_rng(12)
+    block = make_block(rng, rng.integers(1, 6, 20), n_tasks=2)
+    parts, f0 = [Part((arranged(block),), ())], np.zeros(2)
+    options = Settings(n_draws=8, max_iter=2, tol=0.0)
+    first = fit(parts, 20, Or(), prior(2, 5), f0, Serial(), options)
+    state, more = first._replace(still=np.array([2, 0])), options._replace(max_iter=5)
+    after = fit(parts, 20, Or(), prior(2, 5), f0, Serial(), more, state=state)
+    assert after.n_iter == 5
+    np.testing.assert_array_equal(after.q.m[0], first.q.m[0])
+    assert after.bound[0] == first.bound[0] and after.bound[1] > first.bound[1]
+    done = first._replace(still=np.array([2, 2]))
+    assert fit(parts, 20, Or(), prior(2, 5), f0, Serial(), more, state=done) is done
+
+
 def test_a_fit_goes_on_from_where_it_stood():
     rng = np.random.default_rng(6)
     block = make_block(rng, rng.integers(1, 6, 20), n_tasks=2)
@@ -256,6 +401,24 @@ def test_a_fit_goes_on_from_where_it_stood():
     rest = run(state=states[3])
     np.testing.assert_array_equal(rest.q.m, whole.q.m)
     np.testing.assert_array_equal(rest.history, whole.history)
+
+
+@pytest.mark.parametrize("scale", [0.2, 3.0])
+def test_a_callback_is_told_of_the_first_task(scale):
+    """Its change is relative where the mean is longer than 1: both kinds occur."""
+    rng = np.random.default_rng(13)
+    block, told, states = make_block(rng, rng.integers(1, 6, 20), 2, scale=scale), [], []
+    parts, options = [Part((arranged(block),), ())], Settings(n_draws=8, max_iter=5, tol=0.0)
+    start = posteriors(np.full((2, 5), 0.05), prior(2, 5).P)
+    work = [parts, 20, Or(), start, np.zeros(2), Serial(), options]
+    fit(*work, lambda at: told.append(at) or False, on_state=states.append)
+    means = [start.m[0], *(state.q.m[0] for state in states)]
+    for at, state, old, m in zip(told, states, means[:-1], means[1:], strict=True):
+        assert at.change == np.linalg.norm(m - old) / max(1.0, np.linalg.norm(m))
+        assert at.bound == state.bound[0] == state.history[-1, 0]
+        assert at.posterior is state.q
+    longest = max(np.linalg.norm(m) for m in means)
+    assert longest > 1.0 if scale < 1 else longest < 1.0
 
 
 def test_a_callback_is_told_and_can_stop():
