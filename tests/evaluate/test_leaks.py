@@ -79,7 +79,8 @@ def test_same_patient_on_both_sides_would_show():
     y, patient = np.repeat(data.y, 2), np.repeat(np.arange(60), 2)
     model = {"m": make_pipeline(BagStatistics(), LogisticRegression(C=10, max_iter=2000))}
     folds = GroupFolds(5, (0, 1))
-    honest = compare(model, {"d": (twice, y, patient)}, folds, metrics=["auc"], progress=False)
+    by_patient = Bunch(bags=twice, y=y, groups=patient)
+    honest = compare(model, {"d": by_patient}, folds, metrics=["auc"], progress=False)
     naive = compare(model, {"d": (twice, y)}, BagFolds(5, (0, 1)), metrics=["auc"], progress=False)
     assert naive.summary()["mean"].iloc[0] > 0.8
     assert abs(honest.summary()["mean"].iloc[0] - 0.5) < 0.15

@@ -47,7 +47,7 @@ def answered(process, lines, within=1.0):
     """Whether the fit says that it was interrupted before it has used so much processor time."""
     process.send_signal(signal.SIGINT)
     end = used(process) + within
-    while used(process) < end:
+    while process.status() != psutil.STATUS_ZOMBIE and used(process) < end:
         try:
             words = lines.get(timeout=0.05).split()
         except queue.Empty:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -49,6 +49,7 @@ def read_training(
     *,
     instance_labels: str | Path | None = None,
     skip_bad: bool = False,
+    lazy: bool | Literal["auto"] = "auto",
     two_classes: bool = True,
     recursive: bool = False,
     progress: Progress | None = None,
@@ -72,7 +73,7 @@ def read_training(
     (2, [0, 1], 1)
     """
     names = names or Names()
-    scan = scan_bags(bags, names, recursive=recursive, progress=progress)
+    scan = scan_bags(bags, names, lazy=lazy, recursive=recursive, progress=progress)
     problems = list(scan.problems)
     try:
         label_table = read_labels(labels, names.bag, names.label, names.patient, skip_bad=skip_bad)

@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 
 from bagwise.core.arrays import Floats, Ints, Reals, Rows
+from bagwise.core.interrupts import interruptible
 
 # Keeps 0 / 0 at 0 without a branch, which would stop vectorisation.
 _TINY = 1e-300
@@ -70,7 +71,7 @@ def _to_clamped(X, Z, weights, out):  # type: ignore[no-untyped-def]
         out[i] = total
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _sums(Z, owner):  # type: ignore[no-untyped-def]
     sums = np.zeros(3)
     n_pairs = 0
@@ -95,7 +96,7 @@ def inverse_means(X: Floats, bag_index: Ints) -> Floats:
 
 def pair_sums(Z: Floats, factors: Floats) -> Floats:
     """Each dissimilarity summed over all pairs of rows once, shape (3,)."""
-    sums, _ = _sums(Z, np.arange(len(Z)))
+    sums, _ = interruptible(_sums, Z, np.arange(len(Z)))  # compiled where it is first needed
     return sums * factors
 
 
