@@ -161,7 +161,7 @@ def history_chart(history: Floats) -> Chart:
     """The evidence bound of a fit, iteration by iteration."""
     low, high = float(np.min(history)), float(np.max(history))
     pad = 0.05 * ((high - low) or 1.0)
-    rise = f"from {history[0]:,.0f} to {history[-1]:,.0f} in {len(history)} iterations"
+    rise = f"from {history[0]:,.2f} to {history[-1]:,.2f} in {len(history)} iterations"
     steps = np.arange(1, len(history) + 1)
     return _curve_chart(
         "Training",
