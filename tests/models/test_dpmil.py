@@ -553,7 +553,7 @@ def test_bound_recovers_from_classes_that_changed_places():
     assert two.bound_ > one.bound_
 
 
-def test_witness_start_respects_known_labels():
+def test_the_start_from_key_instances_respects_known_labels():
     bags, y, truth = make_problem(n_bags=10)
     known = np.full(len(truth), -1)
     known[bags.offsets[1]] = 0
@@ -561,7 +561,7 @@ def test_witness_start_respects_known_labels():
     prior, _ = make_prior(bags.instances)
     Z = dirichlet.whiten(bags.instances, prior)
     block = constrained.BagBlock(Z, bags.offsets, y, known)
-    labels = constrained.witness_labels(lambda: iter([block]), prior)
+    labels = constrained.key_instance_labels(lambda: iter([block]), prior)
     assert labels[bags.offsets[1]] == 0
     per_bag = [part.sum() for part in bags.split(labels)]
     expected = y.copy()

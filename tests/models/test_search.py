@@ -384,16 +384,29 @@ def test_bags_that_are_told_apart_are_no_cause_for_a_warning():
 # Many inducing points, and fits that take long.
 
 
-def test_a_search_looks_at_some_inducing_points_and_the_fit_at_all(monkeypatch):
-    monkeypatch.setattr(engine, "_SEARCHED_POINTS", 6)
-    bags, y = make_gaussian_bags(n_bags=40, separation=4, random_state=0, return_X_y=True)
-    searched, fit_marginal = [], engine.fit_marginal
+@pytest.fixture
+def searched(monkeypatch):
+    """With how many inducing points the searches end that fits begin with."""
+    seen, fit_marginal = [], engine.fit_marginal
 
     def watched(problem, trial, *args):
-        searched.append(trial.q.m.shape[1])
+        seen.append(trial.q.m.shape[1])
         return fit_marginal(problem, trial, *args)
 
     monkeypatch.setattr(engine, "fit_marginal", watched)
+    return seen
+
+
+@pytest.mark.parametrize(("n_inducing", "seen"), [(199, 199), (220, 200)])
+def test_up_to_two_hundred_inducing_points_are_searched(n_inducing, seen, searched):
+    bags, y = make_gaussian_bags(n_bags=40, separation=4, random_state=0, return_X_y=True)
+    model = VGPMIL(n_inducing=n_inducing, learn_kernel=False, random_state=0).fit(bags, y)
+    assert searched == [seen] and model.posterior_mean_.shape == (n_inducing,)
+
+
+def test_a_search_looks_at_some_inducing_points_and_the_fit_at_all(monkeypatch, searched):
+    monkeypatch.setattr(engine, "_SEARCHED_POINTS", 6)
+    bags, y = make_gaussian_bags(n_bags=40, separation=4, random_state=0, return_X_y=True)
     model = VGPMIL(n_inducing=20, random_state=0).fit(bags, y)
     assert searched == [6]
     assert model.posterior_mean_.shape == (20,)

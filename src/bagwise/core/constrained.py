@@ -48,7 +48,7 @@ class MixtureState(NamedTuple):
     converged: bool
 
 
-def witness_labels(blocks: Callable[[], Iterator[BagBlock]], prior: Prior) -> Ints:
+def key_instance_labels(blocks: Callable[[], Iterator[BagBlock]], prior: Prior) -> Ints:
     """One instance per bag of class c > 0 takes its class: the least like the background. [N].
 
     Another place to start from. Where few instances of a bag are of its class, the bags' labels

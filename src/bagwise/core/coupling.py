@@ -371,7 +371,7 @@ def choose_strength(
     Where at least five positive bags have known instances of both kinds, the gain is the
     log-likelihood of their labels. Otherwise it is that of the evidence for each instance, given
     its neighbours, in positive bags beyond that in negative ones; and since neighbours whose
-    scores err together are not independent witnesses, the strength is reduced by the correlation
+    scores err together are not independent evidence, the strength is reduced by the correlation
     of neighbours in negative bags, where every difference is an error. Strengths are tried in
     rising order, and the first one beyond which the gain does not surely rise is taken: too strong
     a coupling does more harm than one that is a little weak.

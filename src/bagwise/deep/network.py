@@ -8,6 +8,7 @@ and a linear head scores z_b = sum_n a_n h_n.
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -83,7 +84,7 @@ def small_cnn(channels: int, n_features: int) -> nn.Module:
     )
 
 
-class BagNetwork(nn.Module):
+class BagNetwork(nn.Module, ABC):
     """A backbone, and a way to pool its features over the bag, which a subclass gives."""
 
     def __init__(self, backbone: nn.Module) -> None:
@@ -94,9 +95,9 @@ class BagNetwork(nn.Module):
         """Features h_n of each instance, [N, n_features]."""
         return torch.relu(self.backbone(x))
 
+    @abstractmethod
     def pool(self, h: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Bag logits [B], and one number per instance [N]."""
-        raise NotImplementedError
 
     def forward(self, x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Logit of each bag, [B]."""

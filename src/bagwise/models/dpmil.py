@@ -243,7 +243,9 @@ class DPMIL(ScalesFeatures, InstanceClassifier):
         if self.n_init > 1:
             pieces = _pieces(bags, codes, known, prior, device)
             starts.append(
-                constrained.witness_labels(lambda: (p.block(prior, device) for p in pieces), prior)
+                constrained.key_instance_labels(
+                    lambda: (p.block(prior, device) for p in pieces), prior
+                )
             )
         best: tuple[MixtureState, Ints] | None = None
         with progress("DPMIL", self.n_init * self.max_iter, self.verbose) as show:

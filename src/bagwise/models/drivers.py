@@ -11,6 +11,7 @@ import itertools
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -128,12 +129,12 @@ class Driver(Protocol):
         ...
 
 
-class _InProcess:
+class _InProcess(ABC):
     """What the back-ends of one process share: parts are handed out like blocks."""
 
+    @abstractmethod
     def map(self, function: Callable[..., Result], *blocks: Iterable[object]) -> Iterator[Result]:
         """Results in order."""
-        raise NotImplementedError
 
     def sweep(
         self, function: PartWork[Result], parts: Sequence[object], receive: Receiver[Result]

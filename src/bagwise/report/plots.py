@@ -6,6 +6,7 @@ Each has ``from_estimator`` or ``from_predictions``, ``plot(ax=None)``, and afte
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -38,7 +39,7 @@ def probability_colours() -> Any:
     return LinearSegmentedColormap.from_list("probability", np.array(HEAT) / 255)
 
 
-class _AxesDisplay:
+class _AxesDisplay(ABC):
     """A display that draws into given axes, or into a figure of its own."""
 
     ax_: Any
@@ -49,9 +50,9 @@ class _AxesDisplay:
         """Draw the arrays that the display is made of; ``options`` are its other parameters."""
         return cls(*values, **options).plot(ax)
 
+    @abstractmethod
     def plot(self, ax: Axes | None = None) -> Self:
         """Draw into ``ax``, or into a new figure."""
-        raise NotImplementedError
 
     def _open(self, ax: Axes | None) -> Any:
         import matplotlib.pyplot as plt

@@ -20,6 +20,7 @@ of T tasks for the instances of whole bags, [n, T, S], and give one value per ba
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -155,7 +156,7 @@ class BagLikelihood(Protocol):
         ...
 
 
-class _PooledLikelihood:
+class _PooledLikelihood(ABC):
     """A pool and a link; instance labels that are known are logistic terms of their own."""
 
     error: float  # how probable it is that the label of a bag is wrong
@@ -167,9 +168,9 @@ class _PooledLikelihood:
         """The link of the labels that there are."""
         return Noisy(self.clean, self.error) if self.error else self.clean
 
+    @abstractmethod
     def pool(self, F: Array, labels: BagLabels) -> Pooled:
         """The score of every bag, and its derivatives."""
-        raise NotImplementedError
 
     def alone(self, f: Array) -> Array:
         """Log-odds that a bag of this one instance is positive."""
